@@ -1,0 +1,95 @@
+//! An engine alone, without an orchestrator: configured by its container contract's variables.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use contract::engine::{ENGINE_KEY_HEADER, Execute};
+use contract::{EngineKey, TaskId};
+use http_body_util::Full;
+use hyper::Method;
+
+use crate::client::{Client, Outgoing};
+use crate::probe;
+use crate::process::{Process, free_port, log_file};
+
+/// The model that an engine is configured with.
+#[derive(Clone, Debug)]
+pub(crate) struct Model {
+    pub(crate) provider: &'static str,
+    pub(crate) base_url: String,
+}
+
+impl Model {
+    /// One that is configured and never called.
+    pub(crate) fn unused() -> Self {
+        Self { provider: "anthropic", base_url: "http://127.0.0.1:9".into() }
+    }
+}
+
+/// Where an engine lives, and how it is started there again and again.
+pub(crate) struct Home<'a> {
+    binary: &'a Path,
+    folder: PathBuf,
+    model: Model,
+    key: EngineKey,
+}
+
+impl<'a> Home<'a> {
+    /// In an empty folder: its brain is fresh at the first start.
+    pub(crate) fn new(binary: &'a Path, folder: PathBuf, model: Model) -> anyhow::Result<Self> {
+        Ok(Self { binary, folder, model, key: EngineKey::generate()? })
+    }
+
+    /// Starts the engine, and gives the time from before the fork to its first `/health` that says ok.
+    pub(crate) fn start(&self) -> anyhow::Result<(Engine, Duration)> {
+        let port = free_port()?;
+        let mut command = Command::new(self.binary);
+        command
+            .arg("engine")
+            .env_clear()
+            .env("ENGINE_HOST", "127.0.0.1")
+            .env("ENGINE_PORT", port.to_string())
+            .env("ENGINE_KEY_HASH", self.key.hash().to_hex())
+            .env("SQLITE_DB_PATH", self.folder.join("data/brain.sqlite"))
+            .env("CATALOG_DIR", self.folder.join("catalog"))
+            .env("LLM_PROVIDER", self.model.provider)
+            .env("LLM_BASE_URL", &self.model.base_url)
+            .env("LLM_API_KEY", "not-a-real-key");
+        let began = Instant::now();
+        let mut process = Process::spawn(command, "the engine", log_file(&self.folder, "engine"))?;
+        probe::until_well(&mut process, port)?;
+        let took = began.elapsed();
+        Ok((Engine { process, port, key: self.key.clone() }, took))
+    }
+}
+
+/// A running engine.
+pub(crate) struct Engine {
+    pub(crate) process: Process,
+    pub(crate) port: u16,
+    key: EngineKey,
+}
+
+impl Engine {
+    /// A connection to it.
+    pub(crate) async fn connect(&self) -> anyhow::Result<Client> {
+        Client::connect(([127, 0, 0, 1], self.port).into()).await
+    }
+
+    /// The request for a turn on a task, straight to the model.
+    pub(crate) fn execute(&self, client: &Client, task: &str) -> anyhow::Result<Outgoing> {
+        let body = Execute {
+            message: "Count, please.".into(),
+            task_id: TaskId::new(task)?,
+            media: Vec::new(),
+            direct: true,
+            edit_message_id: None,
+            retry_message_id: None,
+            max_turns: None,
+            super_thinking: false,
+        };
+        let request = client.request(Method::POST, "/execute").header(ENGINE_KEY_HEADER, self.key.expose());
+        Ok(request.body(Full::from(serde_json::to_vec(&body)?))?)
+    }
+}

@@ -1,0 +1,139 @@
+//! The floors' servers: the least that does what ours does, with the same axum and allocator.
+//!
+//! They are commands of this program, so that a floor is a process like ours. Each lives for a bounded time,
+//! should nobody be left to end it.
+
+mod admit;
+mod health;
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use axum::Router;
+use axum::serve::ListenerExt as _;
+use clap::{Args, ValueEnum};
+use tokio::net::TcpListener;
+
+pub(crate) use admit::{KEY as ADMIT_KEY, user as admit_user};
+
+/// Longer than any measurement.
+const LIFE: Duration = Duration::from_mins(15);
+
+/// Which floor to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Kind {
+    /// Axum and nothing else.
+    Bare,
+    /// Axum and a SQLite file.
+    Sqlite,
+    /// Axum and one point read for each admit.
+    Admit,
+}
+
+/// Arguments of a floor.
+#[derive(Args, Debug)]
+pub(crate) struct Floor {
+    /// Which one.
+    #[arg(value_enum)]
+    kind: Kind,
+    /// Its port.
+    #[arg(long)]
+    port: u16,
+    /// The folder for its database.
+    #[arg(long)]
+    folder: PathBuf,
+}
+
+/// The command that starts a floor from `program`, a copy of this one.
+pub(crate) fn command(program: &Path, kind: Kind, port: u16, folder: &Path) -> anyhow::Result<Command> {
+    let name = kind.to_possible_value().context("every floor has a name")?;
+    let mut command = Command::new(program);
+    command.env_clear().args(["floor", name.get_name(), "--port", &port.to_string(), "--folder"]).arg(folder);
+    Ok(command)
+}
+
+/// Serves until it is ended.
+pub(crate) fn run(floor: &Floor) -> anyhow::Result<()> {
+    // As many workers as an engine has.
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    runtime.block_on(async {
+        let router = router(floor.kind, &floor.folder)?;
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, floor.port));
+        let listener = TcpListener::bind(address).await.with_context(|| format!("{address} is taken"))?;
+        // Its life is over, or the server failed; both end the process.
+        match tokio::time::timeout(LIFE, serve(listener, router)).await {
+            Ok(served) => Ok(served?),
+            Err(_) => Ok(()),
+        }
+    })
+}
+
+fn router(kind: Kind, folder: &Path) -> anyhow::Result<Router> {
+    match kind {
+        Kind::Bare => Ok(health::bare()),
+        Kind::Sqlite => health::sqlite(&folder.join("floor.sqlite")),
+        Kind::Admit => Ok(admit::router(&folder.join("floor.sqlite"))?.merge(health::bare())),
+    }
+}
+
+async fn serve(listener: TcpListener, router: Router) -> std::io::Result<()> {
+    let listener = listener.tap_io(|stream| {
+        // Without it the kernel holds small answers back; a failure would show in the figures.
+        let _ = stream.set_nodelay(true);
+    });
+    axum::serve(listener, router).await
+}
+
+#[cfg(test)]
+mod tests {
+    use contract::engine::{EngineHealth, HEALTHY};
+    use contract::orchestrator::{Admission, Admit, PLATFORM_KEY_HEADER};
+    use http_body_util::Full;
+    use hyper::{Method, StatusCode};
+
+    use super::*;
+    use crate::client::Client;
+
+    async fn start(kind: Kind) -> (Client, tempfile::TempDir) {
+        let folder = tempfile::tempdir().unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        tokio::spawn(serve(listener, router(kind, folder.path()).unwrap()));
+        (Client::connect(address).await.unwrap(), folder)
+    }
+
+    #[tokio::test]
+    async fn every_floor_is_well() {
+        for kind in Kind::value_variants() {
+            let (mut client, _folder) = start(*kind).await;
+            let request = client.request(Method::GET, "/health").body(Full::default()).unwrap();
+            let health: EngineHealth = client.json(request).await.unwrap();
+            assert_eq!(health.status, HEALTHY, "{kind:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn the_admit_floor_admits_whom_it_knows() {
+        let (mut client, _folder) = start(Kind::Admit).await;
+        for (key, user, status) in [
+            (ADMIT_KEY, admit_user(3), StatusCode::OK),
+            (ADMIT_KEY, "nobody".into(), StatusCode::NOT_FOUND),
+            ("pk-svc-wrong", admit_user(3), StatusCode::UNAUTHORIZED),
+        ] {
+            let body = serde_json::to_vec(&Admit::default()).unwrap();
+            let request = client.request(Method::POST, &format!("/engines/{user}/admit"));
+            let request = request.header(PLATFORM_KEY_HEADER, key).body(Full::from(body)).unwrap();
+            let (answered, body) = client.whole(request).await.unwrap();
+            assert_eq!(answered, status);
+            if status == StatusCode::OK {
+                let admission: Admission = serde_json::from_slice(&body).unwrap();
+                let engine = admission.engine.unwrap();
+                assert_eq!(engine.summary.user_id.as_str(), user);
+                assert!(admission.admitted && engine.api_key.expose().starts_with("sk-svc-"));
+            }
+        }
+    }
+}

@@ -1,0 +1,90 @@
+//! The load generator: so many kept-alive connections, each of which sends its next request when the last one
+//! was answered. It is bounded in time and count, and stops by itself.
+//!
+//! All connections are driven by one thread, whatever the cores: the server keeps the others.
+
+use std::cell::Cell;
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, ensure};
+use bytes::Bytes;
+use futures::TryStreamExt as _;
+use futures::future::try_join_all;
+use futures::stream::FuturesUnordered;
+use hyper::StatusCode;
+
+use crate::client::{Client, Outgoing};
+use crate::stats::percentile;
+
+/// What to send, and how much of it.
+pub(crate) struct Plan<'a> {
+    pub(crate) address: SocketAddr,
+    pub(crate) connections: usize,
+    pub(crate) duration: Duration,
+    pub(crate) at_most: u64,
+    /// Makes the request with this number.
+    pub(crate) request: &'a dyn Fn(&Client, u64) -> anyhow::Result<Outgoing>,
+    /// Says whether the request with this number was answered as it must be: a wrong answer ends the run.
+    pub(crate) check: &'a dyn Fn(u64, StatusCode, &Bytes) -> anyhow::Result<()>,
+}
+
+/// What came of it.
+#[derive(Debug)]
+pub(crate) struct Load {
+    pub(crate) answered: u64,
+    pub(crate) elapsed: Duration,
+    latencies_ms: Vec<f64>,
+}
+
+impl Load {
+    /// Requests per second.
+    #[expect(clippy::cast_precision_loss, reason = "counts are far below 2^52")]
+    pub(crate) fn throughput(&self) -> f64 {
+        self.answered as f64 / self.elapsed.as_secs_f64()
+    }
+
+    /// The time from a request to the end of its answer that `percent` of them kept to.
+    pub(crate) fn latency_ms(&self, percent: usize) -> anyhow::Result<f64> {
+        percentile(&self.latencies_ms, percent).context("nothing was answered")
+    }
+}
+
+/// Runs a plan. Called on a runtime of one thread.
+///
+/// # Errors
+/// A connection that breaks, or an answer that is wrong.
+pub(crate) async fn run(plan: &Plan<'_>) -> anyhow::Result<Load> {
+    // Connecting is no part of the figures.
+    let clients = try_join_all((0..plan.connections).map(|_| Client::connect(plan.address))).await?;
+    let next = Cell::new(0);
+    let began = Instant::now();
+    let drives: FuturesUnordered<_> =
+        clients.into_iter().map(|client| drive(plan, client, &next, began)).collect();
+    let latencies_ms: Vec<f64> = drives.try_concat().await?;
+    let elapsed = began.elapsed();
+    ensure!(!latencies_ms.is_empty(), "nothing was answered");
+    Ok(Load { answered: latencies_ms.len() as u64, elapsed, latencies_ms })
+}
+
+async fn drive(
+    plan: &Plan<'_>,
+    mut client: Client,
+    next: &Cell<u64>,
+    began: Instant,
+) -> anyhow::Result<Vec<f64>> {
+    let mut latencies = Vec::new();
+    while began.elapsed() < plan.duration && next.get() < plan.at_most {
+        let number = next.replace(next.get() + 1);
+        let request = (plan.request)(&client, number)?;
+        let sent = Instant::now();
+        let (status, body) = client.whole(request).await?;
+        latencies.push(sent.elapsed().as_secs_f64() * 1_000.0);
+        (plan.check)(number, status, &body).with_context(|| format!("request {number} of the load"))?;
+    }
+    Ok(latencies)
+}
+
+#[cfg(test)]
+#[path = "load_tests.rs"]
+mod tests;

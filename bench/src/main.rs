@@ -1,0 +1,128 @@
+//! Measures Roundhouse beside its floors: `bench start`, `bench idle`, … Each command alternates ours with the
+//! least that does the same, checks that both were right, and prints what came of it beside the budget.
+
+mod bench;
+mod binary;
+mod client;
+mod engine;
+mod floors;
+mod load;
+mod measure;
+mod orchestrator;
+mod probe;
+mod process;
+mod provider;
+mod report;
+mod stats;
+mod told;
+
+use std::io::Write as _;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context as _, bail, ensure};
+use clap::{Args, Parser, Subcommand};
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::bench::Bench;
+use crate::measure::What;
+use crate::report::Quantity;
+
+/// The floors must have the allocator that the binary has.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+/// Measures Roundhouse beside its floors.
+#[derive(Parser)]
+#[command(version, args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
+struct Cli {
+    #[command(flatten)]
+    measure: Option<Measure>,
+    #[command(subcommand)]
+    floor: Option<Floor>,
+}
+
+#[derive(Args)]
+struct Measure {
+    /// What to measure.
+    #[arg(value_enum)]
+    what: What,
+    /// The binary to measure; `roundhouse` beside this program by default.
+    #[arg(long)]
+    binary: Option<PathBuf>,
+    /// How many rounds of ours and of the floor.
+    #[arg(long, default_value_t = 7, value_parser = clap::value_parser!(u16).range(1..=100))]
+    rounds: u16,
+    /// How many seconds an idle process is left alone before its memory is read.
+    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u16).range(0..=600))]
+    wait_s: u16,
+    /// Print JSON with every sample instead of the table.
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Subcommand)]
+enum Floor {
+    /// Be a floor's server.
+    #[command(hide = true)]
+    Floor(floors::Floor),
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let result = match (cli.floor, cli.measure) {
+        (Some(Floor::Floor(floor)), _) => floors::run(&floor),
+        (None, Some(measure)) => run(&measure),
+        (None, None) => Err(anyhow::anyhow!("say what to measure: see --help")),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            // Nobody there to read it changes nothing.
+            let _ = writeln!(std::io::stderr(), "bench: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(measure: &Measure) -> anyhow::Result<()> {
+    let binary = binary::under_test(measure.binary.as_deref())?;
+    let bench = Bench::new(&binary, measure.rounds.into(), Duration::from_secs(measure.wait_s.into()))?;
+    if cfg!(debug_assertions) {
+        writeln!(
+            std::io::stderr(),
+            "bench: this is a debug build; its floors are no floors (use --release)"
+        )?;
+    }
+    // One thread: the others are for what is measured.
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let (quantities, failures) = runtime.block_on(async {
+        let mut terminate = signal(SignalKind::terminate()).context("signals cannot be listened for")?;
+        tokio::select! {
+            measured = measure_each(measure.what, &bench) => Ok(measured),
+            _ = terminate.recv() => bail!("ended from outside"),
+            _ = tokio::signal::ctrl_c() => bail!("ended from outside"),
+        }
+    })?;
+    if measure.json {
+        let json = report::json(&quantities, bench.rounds)?;
+        writeln!(std::io::stdout().lock(), "{json}")?;
+    } else if !quantities.is_empty() {
+        write!(std::io::stdout().lock(), "{}", report::table(&quantities))?;
+    }
+    ensure!(failures.is_empty(), "{}", failures.join("\n"));
+    Ok(())
+}
+
+/// Measures each, and goes on after one that fails.
+async fn measure_each(what: What, bench: &Bench) -> (Vec<Quantity>, Vec<String>) {
+    let (mut quantities, mut failures) = (Vec::new(), Vec::new());
+    for what in what.each() {
+        match what.measure(bench).await {
+            Ok(measured) => quantities.extend(measured),
+            Err(error) => failures.push(format!("{what:?} could not be measured: {error:#}")),
+        }
+    }
+    (quantities, failures)
+}

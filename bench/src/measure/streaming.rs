@@ -1,0 +1,87 @@
+//! A provider, an engine that is configured with it, and the client that talks to the provider directly: it
+//! sends the very request that the engine sends.
+
+use anyhow::{Context as _, ensure};
+use http_body_util::Full;
+use hyper::Method;
+use strict_provider::{CapturedRequest, Reply};
+
+use crate::bench::Bench;
+use crate::client::{Client, Outgoing, address_of};
+use crate::engine::{Engine, Home, Model};
+use crate::provider::{Provider, Wire};
+use crate::told::{self, Text};
+
+/// Of the engine's request to the provider, what the vendors' protocols ask for beyond the body's type.
+const HEADERS: [&str; 3] = ["x-api-key", "authorization", "anthropic-version"];
+
+/// See the module.
+pub(super) struct Streaming {
+    wire: Wire,
+    text: String,
+    provider: Provider,
+    engine: Engine,
+    request: CapturedRequest,
+    turns: usize,
+}
+
+impl Streaming {
+    /// Starts both, and warms them with a turn. Every answer is `text`, in deltas of `chars` characters.
+    pub(super) async fn start(bench: &Bench, wire: Wire, text: &str, chars: usize) -> anyhow::Result<Self> {
+        let provider = Provider::start(Reply::of_text(text).chars_per_delta(chars)).await?;
+        let model = Model { provider: wire.name(), base_url: provider.llm_base_url(wire) };
+        let (engine, _) = Home::new(&bench.binary, bench.folder()?, model)?.start()?;
+        let mut client = engine.connect().await?;
+        let execute = engine.execute(&client, "warm-up")?;
+        let turn = told::stream(&mut client, execute).await?.turn().context("the first turn")?;
+        ensure!(turn.text == text, "the first turn's text is not the provider's");
+        let request = provider.last_request()?;
+        Ok(Self { wire, text: text.to_owned(), provider, engine, request, turns: 0 })
+    }
+
+    /// A connection to the engine.
+    pub(super) async fn to_engine(&self) -> anyhow::Result<Client> {
+        self.engine.connect().await
+    }
+
+    /// A connection to the provider.
+    pub(super) async fn to_provider(&self) -> anyhow::Result<Client> {
+        Client::connect(address_of(&self.provider.base_url())?).await
+    }
+
+    /// A turn on a task of its own, so that all turns send the same to the provider.
+    pub(super) async fn turn(&mut self, client: &mut Client) -> anyhow::Result<Text> {
+        self.turns += 1;
+        let execute = self.engine.execute(client, &format!("task-{}", self.turns))?;
+        self.right(told::stream(client, execute).await?.turn()?)
+    }
+
+    /// The same without the engine.
+    pub(super) async fn direct(&mut self, client: &mut Client) -> anyhow::Result<Text> {
+        let request = self.direct_request(client)?;
+        self.right(told::stream(client, request).await?.answer(self.wire)?)
+    }
+
+    /// The end of a round.
+    ///
+    /// # Errors
+    /// The provider refused a request of it.
+    pub(super) fn settle(&self) -> anyhow::Result<()> {
+        self.provider.settle()
+    }
+
+    fn direct_request(&self, client: &Client) -> anyhow::Result<Outgoing> {
+        let mut request = client.request(Method::POST, self.wire.path());
+        for name in HEADERS {
+            if let Some(value) = self.request.header(name) {
+                request = request.header(name, value);
+            }
+        }
+        Ok(request.body(Full::new(self.request.raw.clone()))?)
+    }
+
+    fn right(&self, text: Text) -> anyhow::Result<Text> {
+        ensure!(text.text == self.text, "the text that came is not the text that was sent");
+        Ok(text)
+    }
+}

@@ -1,0 +1,219 @@
+//! A child process that is measured: its start, its memory and time, its end.
+//!
+//! Waiting is by short pauses and blocks the thread: what is measured here takes milliseconds, and a timer of
+//! the runtime is no finer than one.
+
+use std::fs::{self, File};
+use std::net::{Ipv4Addr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, bail};
+use rustix::process::{Pid, Signal, kill_process};
+
+/// Between two looks at something that is awaited.
+pub(crate) const PAUSE: Duration = Duration::from_micros(50);
+/// How long a process may take to end when it is asked to.
+const END: Duration = Duration::from_secs(20);
+/// How much of a failed process's log is shown.
+const LOG_TAIL: usize = 2_000;
+/// `USER_HZ`, in which the kernel counts processor time: 100 on every architecture that we build for.
+const TICKS_PER_SECOND: f64 = 100.0;
+
+/// A running child. Dropped, it is asked to end, and killed if it does not.
+#[derive(Debug)]
+pub(crate) struct Process {
+    child: Child,
+    name: String,
+    log: PathBuf,
+}
+
+/// What a process maps, where pages that several map are divided among them.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Memory {
+    /// All of it. Most is code, which the kernel takes from the file in larger pieces than were asked for.
+    pub(crate) pss_mib: f64,
+    /// What no file is behind: heap, stacks, data that was written.
+    pub(crate) anonymous_mib: f64,
+}
+
+/// A port of the loopback interface that was free a moment ago.
+pub(crate) fn free_port() -> anyhow::Result<u16> {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("no port is free")?;
+    Ok(listener.local_addr()?.port())
+}
+
+impl Process {
+    /// Starts `command`. What it says goes to the file `log`, which is shown if it fails.
+    pub(crate) fn spawn(mut command: Command, name: &str, log: PathBuf) -> anyhow::Result<Self> {
+        let file = File::create(&log).with_context(|| format!("{} cannot be written", log.display()))?;
+        let errors = file.try_clone().context("a file cannot be shared")?;
+        command.stdin(Stdio::null()).stdout(file).stderr(errors);
+        let child = command.spawn().with_context(|| format!("{name} could not be started"))?;
+        Ok(Self { child, name: name.to_owned(), log })
+    }
+
+    /// Its process id.
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Its name, for messages.
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The end of what it said.
+    pub(crate) fn said(&self) -> String {
+        let log = fs::read(&self.log).unwrap_or_default();
+        let tail = log.get(log.len().saturating_sub(LOG_TAIL)..).unwrap_or_default();
+        String::from_utf8_lossy(tail).trim().to_owned()
+    }
+
+    /// An error if it has ended by itself.
+    pub(crate) fn must_run(&mut self) -> anyhow::Result<()> {
+        match self.child.try_wait().context("a child cannot be waited for")? {
+            None => Ok(()),
+            Some(status) => bail!("{} ended by itself ({status}). It said:\n{}", self.name, self.said()),
+        }
+    }
+
+    /// Asks it to end, and gives the time until it was gone.
+    ///
+    /// # Errors
+    /// It did not end in time, or not as a clean end is.
+    pub(crate) fn end(&mut self) -> anyhow::Result<Duration> {
+        let began = Instant::now();
+        self.terminate()?;
+        match self.wait(END)? {
+            Some(status) if status.success() => Ok(began.elapsed()),
+            Some(status) => bail!("{} ended with {status}. It said:\n{}", self.name, self.said()),
+            None => bail!("{} did not end within {} s of SIGTERM", self.name, END.as_secs()),
+        }
+    }
+
+    /// Its share of the memory that it maps.
+    pub(crate) fn memory(&self) -> anyhow::Result<Memory> {
+        let path = format!("/proc/{}/smaps_rollup", self.pid());
+        let text = fs::read_to_string(&path).with_context(|| format!("{path} cannot be read"))?;
+        Memory::read(&text).with_context(|| format!("{path} has no known form"))
+    }
+
+    /// The processor time that it and its threads have used.
+    pub(crate) fn cpu(&self) -> anyhow::Result<Duration> {
+        let path = format!("/proc/{}/stat", self.pid());
+        let text = fs::read_to_string(&path).with_context(|| format!("{path} cannot be read"))?;
+        let ticks = cpu_ticks(&text).with_context(|| format!("{path} has no known form"))?;
+        Ok(Duration::from_secs_f64(f64::from(ticks) / TICKS_PER_SECOND))
+    }
+
+    fn terminate(&self) -> anyhow::Result<()> {
+        let pid =
+            i32::try_from(self.pid()).ok().and_then(Pid::from_raw).context("a process id is no number")?;
+        kill_process(pid, Signal::TERM).with_context(|| format!("{} cannot be signalled", self.name))
+    }
+
+    fn wait(&mut self, at_most: Duration) -> anyhow::Result<Option<ExitStatus>> {
+        let deadline = Instant::now() + at_most;
+        loop {
+            if let Some(status) = self.child.try_wait().context("a child cannot be waited for")? {
+                return Ok(Some(status));
+            }
+            if Instant::now() > deadline {
+                return Ok(None);
+            }
+            thread::park_timeout(PAUSE);
+        }
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // Nothing that fails here can be helped any more; a child that is already gone is the usual case.
+        if matches!(self.child.try_wait(), Ok(None)) {
+            let asked = self.terminate().and_then(|()| self.wait(END));
+            if !matches!(asked, Ok(Some(_))) {
+                let _ = self.child.kill();
+                let _ = self.child.wait();
+            }
+        }
+    }
+}
+
+impl Memory {
+    /// Reads `smaps_rollup` in the form of `proc_pid_smaps(5)`.
+    fn read(smaps_rollup: &str) -> Option<Self> {
+        let mib = |name: &str| {
+            let line = smaps_rollup.lines().find_map(|line| line.strip_prefix(name))?;
+            let kib: u32 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+            Some(f64::from(kib) / 1_024.0)
+        };
+        Some(Self { pss_mib: mib("Pss:")?, anonymous_mib: mib("Pss_Anon:")? })
+    }
+}
+
+/// `utime` and `stime` in the form of `proc_pid_stat(5)`. The name before them may hold any character.
+fn cpu_ticks(stat: &str) -> Option<u32> {
+    let (_, fields) = stat.rsplit_once(')')?;
+    let mut fields = fields.split_whitespace().skip(11);
+    let utime: u32 = fields.next()?.parse().ok()?;
+    let stime: u32 = fields.next()?.parse().ok()?;
+    Some(utime + stime)
+}
+
+/// The file for what `name` says, in `folder`.
+pub(crate) fn log_file(folder: &Path, name: &str) -> PathBuf {
+    folder.join(format!("{name}.log"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shell(script: &str) -> (Process, tempfile::TempDir) {
+        let folder = tempfile::tempdir().unwrap();
+        let mut command = Command::new("sh");
+        command.args(["-c", script]);
+        (Process::spawn(command, "a shell", log_file(folder.path(), "shell")).unwrap(), folder)
+    }
+
+    #[test]
+    fn a_child_that_ends_by_itself_is_an_error_with_its_words() {
+        let (mut process, _folder) = shell("echo 'no such port' >&2; exit 3");
+        process.wait(END).unwrap();
+        let error = process.must_run().unwrap_err().to_string();
+        assert!(
+            error.contains("a shell") && error.contains("no such port") && error.contains('3'),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn a_clean_end_is_timed_and_another_is_an_error() {
+        let ready = |process: &Process| {
+            while !process.said().contains("ready") {
+                thread::park_timeout(PAUSE);
+            }
+        };
+        let (mut clean, _folder) = shell("trap 'exit 0' TERM; echo ready; while :; do sleep 0.01; done");
+        ready(&clean);
+        assert!(clean.end().unwrap() < END);
+        let (mut dirty, _folder) = shell("trap 'exit 9' TERM; echo ready; while :; do sleep 0.01; done");
+        ready(&dirty);
+        assert!(dirty.end().unwrap_err().to_string().contains('9'));
+    }
+
+    #[test]
+    fn memory_and_time_are_read_as_the_manual_pages_say() {
+        let rollup = "7f00-7fff ---p [rollup]\nRss:   9000 kB\nPss:    5120 kB\nPss_Anon:    512 kB\n";
+        assert_eq!(Memory::read(rollup), Some(Memory { pss_mib: 5.0, anonymous_mib: 0.5 }));
+        assert_eq!(Memory::read("Rss: 1 kB"), None);
+        let stat = "42 (a ) b) S 1 42 42 0 -1 4194560 100 0 0 0 17 5 0 0 20 0 3 0 100 1 1";
+        assert_eq!(cpu_ticks(stat), Some(22));
+        let (process, _folder) = shell("sleep 5");
+        assert!(process.memory().unwrap().pss_mib > 0.0);
+        assert!(process.cpu().unwrap() < Duration::from_secs(1));
+    }
+}

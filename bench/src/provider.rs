@@ -1,0 +1,88 @@
+//! The model's double, on a runtime of its own, and the wires to it.
+
+use anyhow::{Context as _, bail};
+use strict_provider::{CapturedRequest, Reply, StrictProvider};
+use tokio::runtime::{Builder, Runtime};
+
+/// The vendors' protocols that an engine speaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wire {
+    Anthropic,
+    OpenAi,
+}
+
+impl Wire {
+    pub(crate) const ALL: [Self; 2] = [Self::Anthropic, Self::OpenAi];
+
+    /// As `LLM_PROVIDER` names it.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Anthropic => "anthropic",
+            Self::OpenAi => "openai",
+        }
+    }
+
+    /// Where requests go.
+    pub(crate) const fn path(self) -> &'static str {
+        match self {
+            Self::Anthropic => "/v1/messages",
+            Self::OpenAi => "/v1/chat/completions",
+        }
+    }
+}
+
+/// A running provider that gives one reply to every request.
+pub(crate) struct Provider {
+    provider: StrictProvider,
+    runtime: Option<Runtime>,
+}
+
+impl Provider {
+    /// Starts it, on one thread that nothing else uses.
+    pub(crate) async fn start(reply: Reply) -> anyhow::Result<Self> {
+        let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
+        let started = runtime.spawn(StrictProvider::builder().guard_protocol(false).start()).await;
+        let provider = started.context("the provider's thread failed")?.context("no provider could start")?;
+        provider.set_default_reply(reply);
+        Ok(Self { provider, runtime: Some(runtime) })
+    }
+
+    /// Its address, `http://HOST:PORT`.
+    pub(crate) fn base_url(&self) -> String {
+        self.provider.base_url()
+    }
+
+    /// Its address as `LLM_BASE_URL` must name it for a wire.
+    pub(crate) fn llm_base_url(&self, wire: Wire) -> String {
+        match wire {
+            Wire::Anthropic => self.provider.base_url(),
+            Wire::OpenAi => self.provider.openai_base_url(),
+        }
+    }
+
+    /// The newest request that it has kept.
+    pub(crate) fn last_request(&self) -> anyhow::Result<CapturedRequest> {
+        self.provider.requests().pop().context("no request has reached the provider")
+    }
+
+    /// Forgets the requests so far.
+    ///
+    /// # Errors
+    /// One of them broke the protocol.
+    pub(crate) fn settle(&self) -> anyhow::Result<()> {
+        self.provider.clear_requests();
+        match self.provider.take_refusals().first() {
+            None => Ok(()),
+            Some(refusal) => bail!("the provider refused a request: {} {}", refusal.status, refusal.reason),
+        }
+    }
+}
+
+impl Drop for Provider {
+    fn drop(&mut self) {
+        // A runtime that waits for its tasks may not be dropped where other tasks run.
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
+    }
+}

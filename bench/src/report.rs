@@ -1,0 +1,236 @@
+//! What was measured, beside its floors and its budget: as a table for people and as JSON.
+
+use serde::Serialize;
+
+use crate::stats::{Spread, spread};
+
+/// One quantity: ours and its floors, one sample per round each.
+#[derive(Clone, Debug)]
+pub(crate) struct Quantity {
+    /// What was measured, such as `start`.
+    pub(crate) what: String,
+    pub(crate) unit: Unit,
+    pub(crate) ours: Subject,
+    /// The budget is judged against the first of them.
+    pub(crate) floors: Vec<Subject>,
+    pub(crate) budget: Option<Budget>,
+}
+
+/// Something that was measured, and its samples.
+#[derive(Clone, Debug)]
+pub(crate) struct Subject {
+    pub(crate) name: String,
+    pub(crate) samples: Vec<f64>,
+}
+
+impl Subject {
+    /// A subject without samples yet.
+    pub(crate) fn new(name: impl Into<String>) -> Self {
+        Self { name: name.into(), samples: Vec::new() }
+    }
+}
+
+/// What a number counts, which also says whether more of it is better.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub(crate) enum Unit {
+    #[serde(rename = "ms")]
+    Milliseconds,
+    #[serde(rename = "us")]
+    Microseconds,
+    #[serde(rename = "MiB")]
+    Mebibytes,
+    #[serde(rename = "/s")]
+    PerSecond,
+}
+
+impl Unit {
+    const fn symbol(self) -> &'static str {
+        match self {
+            Self::Milliseconds => "ms",
+            Self::Microseconds => "µs",
+            Self::Mebibytes => "MiB",
+            Self::PerSecond => "/s",
+        }
+    }
+
+    /// Whether `one` is better than `other`.
+    fn better(self, one: f64, other: f64) -> bool {
+        match self {
+            Self::PerSecond => one > other,
+            Self::Milliseconds | Self::Microseconds | Self::Mebibytes => one < other,
+        }
+    }
+}
+
+/// What the median must keep to.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Budget {
+    Most(f64),
+    Least(f64),
+    MostAboveFloor(f64),
+    MostTimesFloor(f64),
+    LeastTimesFloor(f64),
+}
+
+impl Budget {
+    fn text(self, unit: Unit) -> String {
+        let symbol = unit.symbol();
+        match self {
+            Self::Most(bound) => format!("≤ {} {symbol}", number(bound)),
+            Self::Least(bound) => format!("≥ {} {symbol}", number(bound)),
+            Self::MostAboveFloor(bound) => format!("≤ floor + {} {symbol}", number(bound)),
+            Self::MostTimesFloor(factor) => format!("≤ {factor} × floor"),
+            Self::LeastTimesFloor(factor) => format!("≥ {factor} × floor"),
+        }
+    }
+
+    /// None where there is no floor to compare with.
+    fn is_met(self, ours: f64, floor: Option<f64>) -> Option<bool> {
+        Some(match self {
+            Self::Most(bound) => ours <= bound,
+            Self::Least(bound) => ours >= bound,
+            Self::MostAboveFloor(bound) => ours <= floor? + bound,
+            Self::MostTimesFloor(factor) => ours <= floor? * factor,
+            Self::LeastTimesFloor(factor) => ours >= floor? * factor,
+        })
+    }
+}
+
+/// What the median says of the budget and the floor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Verdict {
+    Met,
+    Missed,
+    /// Ours is better than its floor, so the floor is not as good as it can be written.
+    FloorIsWrong,
+}
+
+impl Verdict {
+    const fn text(self) -> &'static str {
+        match self {
+            Self::Met => "met",
+            Self::Missed => "MISSED",
+            Self::FloorIsWrong => "FLOOR IS WRONG",
+        }
+    }
+}
+
+impl Quantity {
+    fn verdict(&self) -> Option<Verdict> {
+        let ours = spread(&self.ours.samples)?.median;
+        let floors = self.floors.iter().filter_map(|floor| spread(&floor.samples));
+        let medians: Vec<f64> = floors.map(|floor| floor.median).collect();
+        if medians.iter().any(|floor| self.unit.better(ours, *floor)) {
+            return Some(Verdict::FloorIsWrong);
+        }
+        let met = self.budget?.is_met(ours, medians.first().copied())?;
+        Some(if met { Verdict::Met } else { Verdict::Missed })
+    }
+}
+
+const HEAD: [&str; 8] = ["what", "measured", "median", "min", "max", "ratio", "budget", ""];
+/// Texts stand to the left, numbers to the right.
+const LEFT: [bool; 8] = [true, true, false, false, false, false, true, true];
+
+/// The table: for each quantity a line for ours and one for each floor, with ours as a multiple of it.
+pub(crate) fn table(quantities: &[Quantity]) -> String {
+    let mut rows = vec![HEAD.map(str::to_owned)];
+    for quantity in quantities {
+        rows.extend(lines(quantity));
+    }
+    let width = |column: usize| {
+        rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max().unwrap_or(0)
+    };
+    let widths: [usize; 8] = std::array::from_fn(width);
+    let mut table = String::new();
+    for row in &rows {
+        let mut line = String::new();
+        for ((cell, width), left) in row.iter().zip(widths).zip(LEFT) {
+            let padding = " ".repeat(width - cell.chars().count());
+            let (before, after) = if left { ("", padding.as_str()) } else { (padding.as_str(), "") };
+            line.extend([before, cell, after, "  "]);
+        }
+        table.push_str(line.trim_end());
+        table.push('\n');
+    }
+    table
+}
+
+fn lines(quantity: &Quantity) -> Vec<[String; 8]> {
+    let unit = quantity.unit.symbol();
+    let ours = spread(&quantity.ours.samples);
+    let line = |what: &str, name: &str, spread: Option<Spread>, ratio, budget, verdict: &str| {
+        let cell =
+            |pick: fn(Spread) -> f64| spread.map_or_else(|| "-".to_owned(), |spread| number(pick(spread)));
+        let median = format!("{} {unit}", cell(|spread| spread.median));
+        let (min, max) = (cell(|spread| spread.min), cell(|spread| spread.max));
+        [what.to_owned(), name.to_owned(), median, min, max, ratio, budget, verdict.to_owned()]
+    };
+    let budget = quantity.budget.map_or_else(String::new, |budget| budget.text(quantity.unit));
+    let verdict = quantity.verdict().map_or("", Verdict::text);
+    let mut lines = vec![line(&quantity.what, &quantity.ours.name, ours, String::new(), budget, verdict)];
+    for floor in &quantity.floors {
+        let floor_spread = spread(&floor.samples);
+        let ratio = ours
+            .zip(floor_spread)
+            .map_or_else(String::new, |(ours, floor)| format!("{:.2}", ours.median / floor.median));
+        lines.push(line("", &format!("floor: {}", floor.name), floor_spread, ratio, String::new(), ""));
+    }
+    lines
+}
+
+/// A number with about three digits that matter, and thousands apart.
+fn number(value: f64) -> String {
+    if value.abs() < 10.0 {
+        return format!("{value:.2}");
+    }
+    if value.abs() < 1_000.0 {
+        return format!("{value:.1}");
+    }
+    let whole = format!("{value:.0}");
+    let mut grouped = String::new();
+    for (index, digit) in whole.chars().enumerate() {
+        let behind = whole.len() - index;
+        if index > 0 && behind.is_multiple_of(3) && !grouped.ends_with('-') {
+            grouped.push(',');
+        }
+        grouped.push(digit);
+    }
+    grouped
+}
+
+/// The same as JSON, with every sample.
+pub(crate) fn json(quantities: &[Quantity], rounds: usize) -> serde_json::Result<String> {
+    let quantities = quantities.iter().map(|quantity| {
+        let median = |subject: &Subject| spread(&subject.samples).map(|spread| spread.median);
+        let ours = median(&quantity.ours);
+        let subject = |subject: &Subject, ratio: Option<f64>| {
+            serde_json::json!({
+                "name": subject.name, "spread": spread(&subject.samples), "samples": subject.samples,
+                "ratio": ratio,
+            })
+        };
+        let floors = quantity.floors.iter().map(|floor| {
+            let ratio = ours.zip(median(floor)).map(|(ours, floor)| ours / floor);
+            subject(floor, ratio)
+        });
+        serde_json::json!({
+            "what": quantity.what,
+            "unit": quantity.unit,
+            "ours": subject(&quantity.ours, None),
+            "floors": floors.collect::<Vec<_>>(),
+            "budget": quantity.budget.map(|budget| budget.text(quantity.unit)),
+            "verdict": quantity.verdict(),
+        })
+    });
+    let cores = std::thread::available_parallelism().map_or(0, usize::from);
+    let report = serde_json::json!({
+        "rounds": rounds, "cores": cores, "quantities": quantities.collect::<Vec<_>>(),
+    });
+    serde_json::to_string_pretty(&report)
+}
+
+#[cfg(test)]
+#[path = "report_tests.rs"]
+mod tests;

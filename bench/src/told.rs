@@ -1,0 +1,146 @@
+//! A streamed answer: what was told, when each part of it arrived, and whether it was right.
+//!
+//! While time runs the events are only parsed as Server-Sent Events, by the same parser for all; their data is
+//! read afterwards.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, bail, ensure};
+use contract::event::{Event, Lifecycle, SentEvent};
+use futures::StreamExt as _;
+use http_body_util::BodyExt as _;
+use hyper::StatusCode;
+use serde_json::Value;
+use sse_stream::{Sse, SseStream};
+
+use crate::client::{Client, DEADLINE, Outgoing};
+use crate::provider::Wire;
+
+/// A streamed answer as it came.
+pub(crate) struct Told {
+    sent: Instant,
+    events: Vec<(Instant, Sse)>,
+}
+
+/// When the text of an answer came, from the request on, and the text.
+#[derive(Debug)]
+pub(crate) struct Text {
+    pub(crate) first: Duration,
+    pub(crate) last: Duration,
+    pub(crate) text: String,
+}
+
+/// Sends a request and reads the stream to its end.
+pub(crate) async fn stream(client: &mut Client, request: Outgoing) -> anyhow::Result<Told> {
+    let sent = Instant::now();
+    let response = client.send(request).await?;
+    let status = response.status();
+    if status != StatusCode::OK {
+        let body = response.into_body().collect().await?.to_bytes();
+        bail!("a stream was answered {status}: {}", String::from_utf8_lossy(&body));
+    }
+    let mut stream = SseStream::new(response.into_body());
+    let mut events = Vec::new();
+    let read = async {
+        while let Some(event) = stream.next().await {
+            events.push((Instant::now(), event.context("the stream broke off")?));
+        }
+        Ok::<_, anyhow::Error>(())
+    };
+    tokio::time::timeout(DEADLINE, read).await.context("the stream did not end in time")??;
+    Ok(Told { sent, events })
+}
+
+impl Told {
+    /// Reads it as a turn of an engine.
+    ///
+    /// # Errors
+    /// Events out of order, a turn that did not complete, or text that is not the turn's final text.
+    pub(crate) fn turn(&self) -> anyhow::Result<Text> {
+        let mut text = Gathered::new(self.sent);
+        let mut last_ts = 0;
+        let mut completed = None;
+        for (index, (at, sse)) in self.events.iter().enumerate() {
+            let (Some(kind), Some(data)) = (&sse.event, &sse.data) else { bail!("{sse:?} is no event") };
+            let SentEvent { ts, event, .. } = SentEvent::from_sse(kind, data).context("an unknown event")?;
+            ensure!(completed.is_none(), "`{kind}` came after the turn's end");
+            if matches!(event, Event::Heartbeat(_)) {
+                continue;
+            }
+            ensure!(ts > last_ts, "`{kind}` has the time {ts}, and the event before it {last_ts}");
+            last_ts = ts;
+            let begins = matches!(event, Event::ThreadLifecycle(Lifecycle::Started { .. }));
+            ensure!(begins == (index == 0), "`{kind}` is event {index} of the turn");
+            match event {
+                Event::TextDelta(delta) => text.add(*at, &delta.text),
+                Event::ThreadLifecycle(Lifecycle::Completed { text, .. }) => completed = Some(text),
+                Event::ThreadLifecycle(Lifecycle::Started { .. }) => {}
+                Event::ThreadLifecycle(_) | Event::Error(_) => bail!("the turn went wrong: {kind} {data}"),
+                _ => {}
+            }
+        }
+        let completed = completed.context("the turn did not complete")?;
+        let text = text.done()?;
+        ensure!(text.text == completed, "the deltas are not the final text");
+        Ok(text)
+    }
+
+    /// Reads it as a provider's answer.
+    ///
+    /// # Errors
+    /// A stream without its end mark, or without text.
+    pub(crate) fn answer(&self, wire: Wire) -> anyhow::Result<Text> {
+        let mut text = Gathered::new(self.sent);
+        let mut ended = false;
+        for (at, sse) in &self.events {
+            ensure!(!ended, "{sse:?} came after the end mark");
+            let data = sse.data.as_deref().unwrap_or_default();
+            ended = match wire {
+                Wire::Anthropic => sse.event.as_deref() == Some("message_stop"),
+                Wire::OpenAi => data == "[DONE]",
+            };
+            if ended {
+                continue;
+            }
+            let value: Value = serde_json::from_str(data).context("a chunk that is no JSON")?;
+            let delta = match wire {
+                Wire::Anthropic => value.pointer("/delta/text"),
+                Wire::OpenAi => value.pointer("/choices/0/delta/content"),
+            };
+            if let Some(delta) = delta.and_then(Value::as_str).filter(|delta| !delta.is_empty()) {
+                text.add(*at, delta);
+            }
+        }
+        ensure!(ended, "the provider's stream has no end mark");
+        text.done()
+    }
+}
+
+struct Gathered {
+    sent: Instant,
+    first: Option<Instant>,
+    last: Option<Instant>,
+    text: String,
+}
+
+impl Gathered {
+    const fn new(sent: Instant) -> Self {
+        Self { sent, first: None, last: None, text: String::new() }
+    }
+
+    fn add(&mut self, at: Instant, text: &str) {
+        self.first.get_or_insert(at);
+        self.last = Some(at);
+        self.text.push_str(text);
+    }
+
+    fn done(self) -> anyhow::Result<Text> {
+        let (first, last) = self.first.zip(self.last).context("no text came")?;
+        let since = |at: Instant| at.saturating_duration_since(self.sent);
+        Ok(Text { first: since(first), last: since(last), text: self.text })
+    }
+}
+
+#[cfg(test)]
+#[path = "told_tests.rs"]
+mod tests;

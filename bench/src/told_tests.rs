@@ -1,0 +1,123 @@
+use contract::event::{Delta, Failure, FailureCode, StopReason};
+use contract::{MessageId, TaskId, TurnId};
+use http_body_util::Full;
+use hyper::Method;
+use strict_provider::{Fault, Reply};
+
+use super::*;
+use crate::client::address_of;
+use crate::provider::Provider;
+
+fn started() -> Event {
+    Event::ThreadLifecycle(Lifecycle::Started { message_id: MessageId::new() })
+}
+
+fn delta(text: &str) -> Event {
+    Event::TextDelta(Delta { text: text.into() })
+}
+
+fn completed(text: &str) -> Event {
+    let (message_id, answer_message_id) = (MessageId::new(), MessageId::new());
+    let (text, stop_reason) = (text.to_owned(), StopReason::EndTurn);
+    Event::ThreadLifecycle(Lifecycle::Completed { message_id, answer_message_id, text, stop_reason })
+}
+
+/// The events with these times, 1 ms apart at the client.
+fn told(events: Vec<(i64, Event)>) -> Told {
+    let sent = Instant::now();
+    let (task_id, turn_id) = (TaskId::new("t").unwrap(), TurnId::new());
+    let mut at = sent;
+    let sse = events.into_iter().map(|(ts, event)| {
+        at += Duration::from_millis(1);
+        let sent = SentEvent { task_id: task_id.clone(), turn_id, ts, event };
+        let text = sent.to_sse().unwrap();
+        let field = |name: &str| {
+            let line = text.lines().find_map(|line| line.strip_prefix(name));
+            line.map(|line| line.trim_start_matches(": ").to_owned())
+        };
+        (at, Sse { event: field("event"), data: field("data"), id: field("id"), retry: None })
+    });
+    Told { sent, events: sse.collect() }
+}
+
+#[test]
+fn a_turn_is_timed_and_put_together() {
+    let events = vec![(5, started()), (6, delta("one ")), (9, delta("two")), (10, completed("one two"))];
+    let text = told(events).turn().unwrap();
+    assert_eq!(text.text, "one two");
+    assert_eq!(text.first, Duration::from_millis(2));
+    assert_eq!(text.last, Duration::from_millis(3));
+}
+
+#[test]
+fn a_wrong_turn_is_an_error() {
+    let failure = Failure { code: FailureCode::InternalError, message: "no".into(), retryable: false };
+    for (events, named) in [
+        (vec![(5, started()), (6, delta("a"))], "did not complete"),
+        (vec![(5, started()), (6, delta("a")), (7, completed("ab"))], "final text"),
+        (vec![(5, started()), (7, delta("a")), (6, delta("b")), (8, completed("ab"))], "the time 6"),
+        (vec![(5, started()), (6, delta("a")), (6, delta("b")), (8, completed("ab"))], "the time 6"),
+        (vec![(5, started()), (6, delta("a")), (7, completed("a")), (8, delta("b"))], "after the turn's end"),
+        (vec![(5, delta("a")), (6, started()), (7, completed("a"))], "event 0"),
+        (vec![(5, started()), (6, delta("a")), (7, Event::Error(failure))], "went wrong"),
+        (vec![(5, started()), (6, completed(""))], "no text"),
+        (vec![], "did not complete"),
+    ] {
+        let error = told(events).turn().unwrap_err().to_string();
+        assert!(error.contains(named), "{error} ({named})");
+    }
+}
+
+/// A request that the provider takes, by hand.
+fn request(client: &Client, wire: Wire) -> Outgoing {
+    let message = serde_json::json!({"role": "user", "content": "count"});
+    let (name, value, body) = match wire {
+        Wire::Anthropic => {
+            let body =
+                serde_json::json!({"model": "m", "max_tokens": 9, "stream": true, "messages": [message]});
+            ("x-api-key", "k", body)
+        }
+        Wire::OpenAi => {
+            let body = serde_json::json!({"model": "m", "stream": true, "messages": [message]});
+            ("authorization", "Bearer k", body)
+        }
+    };
+    let request = client.request(Method::POST, wire.path()).header(name, value);
+    request.header("anthropic-version", "2023-06-01").body(Full::from(body.to_string())).unwrap()
+}
+
+#[tokio::test]
+async fn a_providers_answer_is_read_on_both_wires() {
+    for wire in Wire::ALL {
+        let provider = Provider::start(Reply::of_text("some text in deltas")).await.unwrap();
+        let mut client = Client::connect(address_of(&provider.base_url()).unwrap()).await.unwrap();
+        let request = request(&client, wire);
+        let text = stream(&mut client, request).await.unwrap().answer(wire).unwrap();
+        assert_eq!(text.text, "some text in deltas");
+        assert!(text.first <= text.last);
+        assert!(provider.last_request().is_ok());
+        provider.settle().unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_providers_answer_that_is_cut_off_or_refused_is_an_error() {
+    for fault in [Fault::NoEndMark, Fault::cut_after(2), Fault::refuse(strict_provider::Refusal::Overloaded)]
+    {
+        let provider = Provider::start(Reply::of_text("some text in deltas").fault(fault)).await.unwrap();
+        let mut client = Client::connect(address_of(&provider.base_url()).unwrap()).await.unwrap();
+        let request = request(&client, Wire::OpenAi);
+        let told = stream(&mut client, request).await;
+        assert!(told.and_then(|told| told.answer(Wire::OpenAi)).is_err());
+    }
+}
+
+#[tokio::test]
+async fn a_request_that_breaks_the_protocol_is_an_error_later_at_the_latest() {
+    let provider = Provider::start(Reply::of_text("text")).await.unwrap();
+    let mut client = Client::connect(address_of(&provider.base_url()).unwrap()).await.unwrap();
+    let execute = serde_json::to_string(&serde_json::json!({"no": "model"})).unwrap();
+    let request = client.request(Method::POST, Wire::OpenAi.path()).body(Full::from(execute)).unwrap();
+    assert!(stream(&mut client, request).await.is_err());
+    assert!(provider.settle().is_err());
+}

@@ -1,0 +1,150 @@
+//! Every event type reads back from its own wire form, and carries exactly the decided fields.
+
+use std::collections::BTreeSet;
+
+use serde_json::json;
+
+use super::*;
+
+fn samples() -> Vec<(Event, &'static [&'static str])> {
+    let message_id = MessageId::new();
+    let call = CallId::new();
+    let delta = || Delta { text: "line\nbreak \"quoted\" 🦀".into() };
+    vec![
+        (Event::ThreadLifecycle(Lifecycle::Started { message_id }), &["phase", "message_id"]),
+        (
+            Event::ThreadLifecycle(Lifecycle::Completed {
+                message_id,
+                answer_message_id: MessageId::new(),
+                text: "done".into(),
+                stop_reason: StopReason::EndTurn,
+            }),
+            &["phase", "message_id", "answer_message_id", "text", "stop_reason"],
+        ),
+        (Event::ThreadLifecycle(Lifecycle::Errored { message_id }), &["phase", "message_id"]),
+        (Event::ThreadLifecycle(Lifecycle::Resumed { message_id }), &["phase", "message_id"]),
+        (
+            Event::ThreadLifecycle(Lifecycle::Retrying { message_id, void_after: 7, attempt: 2 }),
+            &["phase", "message_id", "void_after", "attempt"],
+        ),
+        (Event::ThreadLifecycle(Lifecycle::Cancelled { message_id }), &["phase", "message_id"]),
+        (
+            Event::Error(Failure {
+                code: FailureCode::ProviderUnavailable,
+                message: "busy".into(),
+                retryable: true,
+            }),
+            &["code", "message", "retryable"],
+        ),
+        (Event::TextDelta(delta()), &["text"]),
+        (Event::ThinkingDelta(delta()), &["text"]),
+        (
+            Event::ContentBlockStart(BlockStart { index: 0, block_type: BlockType::ToolUse }),
+            &["index", "block_type"],
+        ),
+        (Event::ContentBlockStop(BlockStop { index: 0 }), &["index"]),
+        (
+            Event::ToolCall(ToolCall { tool_call_id: call, tool: "t".into(), input: json!({"a": 1}) }),
+            &["tool_call_id", "tool", "input"],
+        ),
+        (
+            Event::ToolResult(ToolResult {
+                tool_call_id: call,
+                tool: "t".into(),
+                output: "o".into(),
+                error: None,
+                duration_ms: 3,
+            }),
+            &["tool_call_id", "tool", "output", "duration_ms"],
+        ),
+        (
+            Event::HitlRequest(HitlRequest {
+                request_id: HitlId::new(),
+                task_id: TaskId::new("a task").unwrap(),
+                kind: HitlKind::Question,
+                question: "Which?".into(),
+                created_at: Timestamp::from_unix_ms(0),
+                options: Some(vec!["this".into(), "that".into()]),
+            }),
+            &["request_id", "kind", "question", "created_at", "options"],
+        ),
+        (
+            Event::HitlResolved(HitlResolved { request_id: HitlId::new(), answer: "yes".into() }),
+            &["request_id", "answer"],
+        ),
+        (
+            Event::WorkingMemoryUpdate(WorkingMemoryUpdate { key: "k".into(), value: json!([1]) }),
+            &["key", "value"],
+        ),
+        (
+            Event::CompactionEvent(Compaction {
+                reason: CompactionReason::Reactive,
+                messages_collapsed: 4,
+                tokens_before: 100,
+                tokens_after: 10,
+            }),
+            &["reason", "messages_collapsed", "tokens_before", "tokens_after"],
+        ),
+        (Event::Heartbeat(Heartbeat {}), &[]),
+        (
+            Event::Usage(Usage { model: "m".into(), ..Usage::default() }),
+            &[
+                "model",
+                "input_tokens",
+                "output_tokens",
+                "cache_read_tokens",
+                "cache_write_tokens",
+                "reasoning_tokens",
+            ],
+        ),
+    ]
+}
+
+#[test]
+fn every_event_reads_back_and_has_exactly_its_fields() {
+    for (event, own) in samples() {
+        let sent =
+            SentEvent { task_id: TaskId::new("a task").unwrap(), turn_id: TurnId::new(), ts: 42, event };
+        let sse = sent.to_sse().unwrap();
+        let lines: Vec<&str> = sse.lines().collect();
+        let (head, data) = lines.split_at(lines.iter().position(|line| line.starts_with("data")).unwrap());
+        let data = data[0].strip_prefix("data: ").unwrap();
+        assert!(sse.ends_with("\n\n") && sse.matches("data:").count() == 1, "{sse}");
+
+        let kind = sent.event.kind();
+        let heartbeat = kind == "heartbeat";
+        let expected = if heartbeat { vec![] } else { vec!["id: 42".to_owned()] };
+        let expected: Vec<String> = expected.into_iter().chain([format!("event: {kind}")]).collect();
+        assert_eq!(head, expected);
+
+        let fields: serde_json::Map<String, Value> = serde_json::from_str(data).unwrap();
+        let fields: BTreeSet<&str> = fields.keys().map(String::as_str).collect();
+        let own: BTreeSet<&str> = own.iter().copied().chain(["task_id", "turn_id", "ts"]).collect();
+        assert_eq!(fields, own, "{kind}");
+        assert_eq!(data.matches("\"task_id\"").count(), 1, "{data}");
+        assert_eq!(SentEvent::from_sse(kind, data).unwrap(), sent);
+    }
+}
+
+#[test]
+fn unknown_types_and_wrong_data_are_errors() {
+    let place = r#"{"task_id":"t","turn_id":"turn_0199a9f0000070008000000000000000","ts":1}"#;
+    let error = SentEvent::from_sse("surprise", place).unwrap_err();
+    assert!(error.to_string().contains("surprise"), "{error}");
+    assert!(SentEvent::from_sse("text_delta", place).is_err());
+    assert!(SentEvent::from_sse("heartbeat", "{}").is_err());
+}
+
+#[test]
+fn only_completed_cancelled_and_error_end_a_turn() {
+    for (event, _) in samples() {
+        let ends = match &event {
+            Event::Error(_) => true,
+            Event::ThreadLifecycle(phase) => {
+                matches!(phase, Lifecycle::Completed { .. } | Lifecycle::Cancelled { .. })
+            }
+            _ => false,
+        };
+        assert_eq!(event.ends_turn(), ends, "{event:?}");
+    }
+}

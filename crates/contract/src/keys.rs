@@ -1,0 +1,256 @@
+//! Keys and their hashes.
+//!
+//! A key is wiped from memory when dropped, and none of these types shows itself: their `Debug` prints a
+//! fixed text and they have no `Display`. The one way to the text is `expose`, which is easy to search for.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::marker::PhantomData;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+use sha2::{Digest, Sha256};
+use subtle::ConstantTimeEq;
+use utoipa::openapi::{ObjectBuilder, RefOr, Schema, Type};
+use zeroize::Zeroizing;
+
+/// What a [`Key`] opens.
+pub trait Holder {
+    /// The text before the random part.
+    const PREFIX: &'static str;
+    /// The name of the key type in the OpenAPI document.
+    const NAME: &'static str;
+}
+
+/// The holders of keys.
+pub mod holder {
+    use super::Holder;
+
+    /// A product, towards the orchestrator.
+    pub enum Product {}
+    /// A caller of one engine.
+    pub enum Engine {}
+
+    impl Holder for Product {
+        const PREFIX: &'static str = "pk-svc-";
+        const NAME: &'static str = "PlatformKey";
+    }
+    impl Holder for Engine {
+        const PREFIX: &'static str = "sk-svc-";
+        const NAME: &'static str = "EngineKey";
+    }
+}
+
+/// `pk-svc-…`: a product's key to the orchestrator.
+pub type PlatformKey = Key<holder::Product>;
+/// `sk-svc-…`: the key to one engine.
+pub type EngineKey = Key<holder::Engine>;
+
+/// A random key: its holder's prefix and 32 random bytes in base64url (43 characters).
+pub struct Key<H> {
+    text: Zeroizing<String>,
+    holder: PhantomData<fn() -> H>,
+}
+
+/// The operating system gave no randomness.
+#[derive(Debug, thiserror::Error)]
+#[error("the operating system's random source failed")]
+pub struct NoRandomness(#[source] getrandom::Error);
+
+impl<H: Holder> Key<H> {
+    /// A fresh key from the operating system's random source.
+    pub fn generate() -> Result<Self, NoRandomness> {
+        let mut random = Zeroizing::new([0_u8; 32]);
+        getrandom::fill(random.as_mut_slice()).map_err(NoRandomness)?;
+        let text = Zeroizing::new(format!("{}{}", H::PREFIX, URL_SAFE_NO_PAD.encode(random.as_slice())));
+        Ok(Self { text, holder: PhantomData })
+    }
+
+    /// Takes a key that was handed over by a caller or read from a store. Any text is a key: one of the
+    /// wrong form opens nothing.
+    pub fn from_text(text: String) -> Self {
+        Self { text: Zeroizing::new(text), holder: PhantomData }
+    }
+}
+
+impl<H> Key<H> {
+    /// The key's text. Only for the answer, file or header that the key is meant for.
+    pub fn expose(&self) -> &str {
+        &self.text
+    }
+
+    /// The hash by which the key is known to whoever checks it.
+    pub fn hash(&self) -> KeyHash {
+        KeyHash::of(&self.text)
+    }
+}
+
+impl<H> Clone for Key<H> {
+    fn clone(&self) -> Self {
+        Self { text: self.text.clone(), holder: PhantomData }
+    }
+}
+
+impl<H: Holder> fmt::Debug for Key<H> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}…", H::PREFIX)
+    }
+}
+
+/// Writes the key in the clear: a key is a field only of the answers that hand it over.
+impl<H> Serialize for Key<H> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&self.text)
+    }
+}
+
+impl<'de, H: Holder> Deserialize<'de> for Key<H> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer).map(Self::from_text)
+    }
+}
+
+impl<H: Holder> utoipa::PartialSchema for Key<H> {
+    fn schema() -> RefOr<Schema> {
+        ObjectBuilder::new()
+            .schema_type(Type::String)
+            .pattern(Some(format!("^{}[A-Za-z0-9_-]{{43}}$", H::PREFIX)))
+            .into()
+    }
+}
+
+impl<H: Holder> utoipa::ToSchema for Key<H> {
+    fn name() -> Cow<'static, str> {
+        H::NAME.into()
+    }
+}
+
+/// The SHA-256 of a key: what is stored and handed on in place of the key.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct KeyHash([u8; 32]);
+
+/// A text that is not a key hash.
+#[derive(Debug, thiserror::Error)]
+#[error("must be 64 lower-case hexadecimal digits (the SHA-256 of the key)")]
+pub struct InvalidKeyHash;
+
+impl KeyHash {
+    /// The hash of a key's text.
+    pub fn of(key: &str) -> Self {
+        Self(Sha256::digest(key.as_bytes()).into())
+    }
+
+    /// Whether `key` is the key of this hash, in time that does not depend on where they differ.
+    pub fn matches(&self, key: &str) -> bool {
+        self.0.ct_eq(&Self::of(key).0).into()
+    }
+
+    /// Lower-case hexadecimal, as `ENGINE_KEY_HASH` carries it.
+    pub fn to_hex(self) -> String {
+        let digit = |half: u8| char::from_digit(u32::from(half), 16).unwrap_or('0');
+        self.0.iter().flat_map(|byte| [digit(byte >> 4), digit(byte & 0xf)]).collect()
+    }
+
+    /// Reads what [`KeyHash::to_hex`] writes.
+    pub fn from_hex(text: &str) -> Result<Self, InvalidKeyHash> {
+        let digits = text.as_bytes();
+        let mut hash = [0_u8; 32];
+        if digits.len() != 2 * hash.len() {
+            return Err(InvalidKeyHash);
+        }
+        let digit = |byte: &u8| match byte {
+            b'0'..=b'9' => Ok(byte - b'0'),
+            b'a'..=b'f' => Ok(byte - b'a' + 10),
+            _ => Err(InvalidKeyHash),
+        };
+        for (byte, pair) in hash.iter_mut().zip(digits.chunks_exact(2)) {
+            if let [high, low] = pair {
+                *byte = digit(high)? << 4 | digit(low)?;
+            }
+        }
+        Ok(Self(hash))
+    }
+}
+
+impl fmt::Debug for KeyHash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("sha256…")
+    }
+}
+
+impl<'de> Deserialize<'de> for KeyHash {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Self::from_hex(&Cow::<str>::deserialize(deserializer)?).map_err(de::Error::custom)
+    }
+}
+
+/// The deployment's one admin key, as the operator chose it.
+#[derive(Clone)]
+pub struct AdminKey(Zeroizing<String>);
+
+impl AdminKey {
+    /// Takes the operator's key. It may have any form.
+    pub fn from_text(text: String) -> Self {
+        Self(Zeroizing::new(text))
+    }
+
+    /// Whether `key` is this key: compared as plain strings, in time that does not depend on where they
+    /// differ.
+    pub fn matches(&self, key: &str) -> bool {
+        self.0.as_bytes().ct_eq(key.as_bytes()).into()
+    }
+}
+
+impl fmt::Debug for AdminKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("admin key…")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_have_the_contracts_form_and_differ() {
+        let key = EngineKey::generate().unwrap();
+        let random = key.expose().strip_prefix("sk-svc-").unwrap();
+        assert_eq!(random.len(), 43);
+        assert!(random.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte)));
+        assert_ne!(EngineKey::generate().unwrap().expose(), key.expose());
+        assert!(PlatformKey::generate().unwrap().expose().starts_with("pk-svc-"));
+    }
+
+    #[test]
+    fn a_key_never_shows_itself() {
+        let key = EngineKey::generate().unwrap();
+        let secret = key.expose().strip_prefix("sk-svc-").unwrap().to_owned();
+        let admin = AdminKey::from_text("open sesame".into());
+        let shown = format!("{key:?} {:?} {admin:?}", key.hash());
+        assert!(!shown.contains(&secret) && !shown.contains(&key.hash().to_hex()), "{shown}");
+        assert!(!shown.contains("sesame"), "{shown}");
+    }
+
+    #[test]
+    fn hashes_match_their_key_alone_and_read_back() {
+        let key = EngineKey::generate().unwrap();
+        let hash = key.hash();
+        assert!(hash.matches(key.expose()));
+        assert!(!hash.matches(&key.expose()[1..]) && !hash.matches(""));
+        assert_eq!(KeyHash::from_hex(&hash.to_hex()).unwrap(), hash);
+        // The SHA-256 of the empty text, from FIPS 180-4's examples.
+        let empty = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
+        assert_eq!(KeyHash::of("").to_hex(), empty);
+        for wrong in ["", "zz", &empty[1..], &empty.to_uppercase(), &format!("{empty}0")] {
+            assert!(KeyHash::from_hex(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn the_admin_key_is_compared_whole() {
+        let admin = AdminKey::from_text("open sesame".into());
+        assert!(admin.matches("open sesame"));
+        assert!(!admin.matches("open sesam") && !admin.matches("") && !admin.matches("open sesame "));
+    }
+}

@@ -1,0 +1,23 @@
+//! What goes over the wire between products, orchestrator and engines, and nothing else.
+//!
+//! Both services, the command line and the tests speak through these types, so a field exists here or it
+//! does not exist at all. Every type that comes from outside is checked while it is parsed: a value of one
+//! of these types is valid.
+
+pub mod engine;
+pub mod error;
+pub mod event;
+pub mod ids;
+pub mod image;
+pub mod keys;
+pub mod orchestrator;
+pub mod text;
+pub mod time;
+pub mod wire;
+
+pub use error::{ErrorBody, ErrorCode, ErrorDetail};
+pub use ids::{CallId, EngineId, MessageId, ProductId, TurnId};
+pub use image::EngineImage;
+pub use keys::{AdminKey, EngineKey, KeyHash, PlatformKey};
+pub use text::{DisplayName, Slug, TaskId, UserId};
+pub use time::Timestamp;

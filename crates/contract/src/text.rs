@@ -1,0 +1,213 @@
+//! Texts that callers choose, each with its rule: user and task ids, slugs, display names.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::hash::{Hash, Hasher};
+use std::marker::PhantomData;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+use utoipa::openapi::{ObjectBuilder, RefOr, Schema, Type};
+
+/// What a [`Checked`] text must be.
+pub trait Rule {
+    /// The name of the type in the OpenAPI document.
+    const NAME: &'static str;
+    /// The rule in words, as it completes "the field must be …".
+    const MUST_BE: &'static str;
+    /// The longest text that can hold, in bytes.
+    const MAX_BYTES: usize;
+    /// Whether `text`, which is at most [`Rule::MAX_BYTES`] long and not empty, obeys the rule.
+    fn holds(text: &str) -> bool;
+}
+
+/// The rules of the texts that callers choose.
+pub mod rule {
+    use super::Rule;
+
+    /// A product's name for its user.
+    pub enum User {}
+    /// A caller's name for a conversation thread.
+    pub enum Task {}
+    /// A product's short name.
+    pub enum Slug {}
+    /// A product's name for people.
+    pub enum DisplayName {}
+
+    impl Rule for User {
+        const NAME: &'static str = "UserId";
+        const MUST_BE: &'static str = "1 to 256 bytes of UTF-8 without control characters";
+        const MAX_BYTES: usize = 256;
+        fn holds(text: &str) -> bool {
+            !text.chars().any(char::is_control)
+        }
+    }
+
+    impl Rule for Task {
+        const NAME: &'static str = "TaskId";
+        const MUST_BE: &'static str = "1 to 1,024 bytes of UTF-8";
+        const MAX_BYTES: usize = 1_024;
+        fn holds(_: &str) -> bool {
+            true
+        }
+    }
+
+    impl Rule for Slug {
+        const NAME: &'static str = "Slug";
+        const MUST_BE: &'static str =
+            "1 to 63 lower-case letters, digits and hyphens, with no hyphen at either end";
+        const MAX_BYTES: usize = 63;
+        fn holds(text: &str) -> bool {
+            text.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-')
+                && !text.starts_with('-')
+                && !text.ends_with('-')
+        }
+    }
+
+    impl Rule for DisplayName {
+        const NAME: &'static str = "DisplayName";
+        const MUST_BE: &'static str = "1 to 200 characters, not all of them blank";
+        const MAX_BYTES: usize = 800;
+        fn holds(text: &str) -> bool {
+            text.chars().count() <= 200 && !text.trim().is_empty()
+        }
+    }
+}
+
+/// A product's own name for its user: 1 to 256 bytes of UTF-8 without control characters.
+pub type UserId = Checked<rule::User>;
+/// A caller's name for a conversation thread: 1 to 1,024 bytes of UTF-8.
+pub type TaskId = Checked<rule::Task>;
+/// A product's unique short name: `^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`.
+pub type Slug = Checked<rule::Slug>;
+/// A product's name for people: 1 to 200 characters, not blank.
+pub type DisplayName = Checked<rule::DisplayName>;
+
+/// A text that obeys its [`Rule`].
+pub struct Checked<R> {
+    text: Box<str>,
+    rule: PhantomData<fn() -> R>,
+}
+
+/// A text that breaks its rule.
+#[derive(Debug, thiserror::Error)]
+#[error("must be {must_be}")]
+pub struct InvalidText {
+    must_be: &'static str,
+}
+
+impl<R: Rule> Checked<R> {
+    /// Checks `text` against the rule.
+    pub fn new(text: impl Into<Box<str>>) -> Result<Self, InvalidText> {
+        let text = text.into();
+        if text.is_empty() || text.len() > R::MAX_BYTES || !R::holds(&text) {
+            return Err(InvalidText { must_be: R::MUST_BE });
+        }
+        Ok(Self { text, rule: PhantomData })
+    }
+}
+
+impl<R> Checked<R> {
+    /// The text itself.
+    pub fn as_str(&self) -> &str {
+        &self.text
+    }
+}
+
+impl<R> AsRef<str> for Checked<R> {
+    fn as_ref(&self) -> &str {
+        &self.text
+    }
+}
+impl<R> fmt::Display for Checked<R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+impl<R> fmt::Debug for Checked<R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&self.text, f)
+    }
+}
+impl<R> Clone for Checked<R> {
+    fn clone(&self) -> Self {
+        Self { text: self.text.clone(), rule: PhantomData }
+    }
+}
+impl<R> PartialEq for Checked<R> {
+    fn eq(&self, other: &Self) -> bool {
+        self.text == other.text
+    }
+}
+impl<R> Eq for Checked<R> {}
+impl<R> Hash for Checked<R> {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.text.hash(state);
+    }
+}
+
+impl<R> Serialize for Checked<R> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&self.text)
+    }
+}
+
+impl<'de, R: Rule> Deserialize<'de> for Checked<R> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Self::new(String::deserialize(deserializer)?).map_err(de::Error::custom)
+    }
+}
+
+impl<R: Rule> utoipa::PartialSchema for Checked<R> {
+    fn schema() -> RefOr<Schema> {
+        ObjectBuilder::new()
+            .schema_type(Type::String)
+            .description(Some(R::MUST_BE))
+            .min_length(Some(1))
+            .into()
+    }
+}
+
+impl<R: Rule> utoipa::ToSchema for Checked<R> {
+    fn name() -> Cow<'static, str> {
+        R::NAME.into()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn user_ids_are_bounded_utf8_without_control_characters() {
+        for good in ["a", "a/b", ".", "..", "register", "Ünïcödé 🦀", &"x".repeat(256)] {
+            assert!(UserId::new(good).is_ok(), "{good:?}");
+        }
+        for bad in ["", "a\0b", "line\nbreak", "\u{85}", &"x".repeat(257), &"é".repeat(129)] {
+            assert!(UserId::new(bad).is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn slugs_follow_the_pattern() {
+        for good in ["a", "0", "a-b", "a--b", &"x".repeat(63)] {
+            assert!(Slug::new(good).is_ok(), "{good:?}");
+        }
+        for bad in ["", "-", "-a", "a-", "A", "a_b", "a b", "ä", &"x".repeat(64)] {
+            assert!(Slug::new(bad).is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn display_names_count_characters() {
+        assert!(DisplayName::new("🦀".repeat(200)).is_ok());
+        assert!(DisplayName::new("🦀".repeat(201)).is_err());
+        assert!(DisplayName::new(" \t ").is_err());
+    }
+
+    #[test]
+    fn task_ids_are_bounded() {
+        assert!(TaskId::new("x".repeat(1_024)).is_ok());
+        assert!(TaskId::new("x".repeat(1_025)).is_err());
+        assert!(TaskId::new("").is_err());
+    }
+}

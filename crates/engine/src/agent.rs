@@ -1,0 +1,277 @@
+//! The agent: turns, begun by requests and taken up again after a restart.
+
+mod run;
+mod stream;
+mod thread;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use contract::engine::Execute;
+use contract::event::{Event, Failure, FailureCode, Lifecycle};
+use contract::{MessageId, TaskId, TurnId};
+use service::clock::Clock;
+use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::brain::steps::{Step, TurnOptions};
+use crate::brain::{Brain, OpenTurn, WriteError};
+use crate::channel::{Channels, Follow, Reader, Record, Recorder};
+use crate::models::Gateway;
+use crate::tools::Toolbox;
+use run::TurnRun;
+use thread::{LoadError, Next, Thread};
+
+/// The most model calls of a turn where the request does not say.
+const DEFAULT_MAX_TURNS: u64 = 50;
+/// How many turns may run at once.
+const MAX_TURNS_AT_ONCE: usize = 256;
+/// How many starts of the engine may take a turn up without it getting on.
+const RESUME_LIMIT: u32 = 8;
+
+/// What a turn works with.
+pub(crate) struct Means {
+    pub(crate) gateway: Arc<Gateway>,
+    pub(crate) toolbox: Toolbox,
+    pub(crate) clock: Arc<dyn Clock>,
+    /// Who the agent is: the first thing that every model is told.
+    pub(crate) soul: String,
+}
+
+/// See the module.
+pub struct Agent {
+    brain: Brain,
+    channels: Channels,
+    means: Arc<Means>,
+    places: Arc<Semaphore>,
+    turns: TaskTracker,
+    stopping: CancellationToken,
+}
+
+/// Why a turn was not begun.
+#[derive(Debug, thiserror::Error)]
+pub enum ExecuteError {
+    /// The request asks for something that cannot be.
+    #[error("{0}")]
+    Invalid(String),
+    /// Another turn runs on the task.
+    #[error("another turn is running on this task")]
+    Busy,
+    /// Too many turns run at once.
+    #[error("{MAX_TURNS_AT_ONCE} turns are running, and more cannot")]
+    Overloaded,
+    /// The engine is stopping.
+    #[error("the engine is stopping")]
+    Stopping,
+    /// The brain could not be read.
+    #[error("the brain could not be read")]
+    Read(#[from] rusqlite::Error),
+    /// The brain could not be written.
+    #[error(transparent)]
+    Write(#[from] WriteError),
+}
+
+/// Why nothing can be replayed.
+#[derive(Debug, thiserror::Error)]
+pub enum ReplayError {
+    /// There is no such task, or none at all yet.
+    #[error("there is no such task")]
+    UnknownTask,
+    /// The brain could not be read.
+    #[error("the brain could not be read")]
+    Read(#[from] rusqlite::Error),
+}
+
+impl Agent {
+    pub(crate) fn new(brain: Brain, means: Means) -> Self {
+        Self {
+            channels: Channels::new(brain.clone(), Arc::clone(&means.clock)),
+            brain,
+            means: Arc::new(means),
+            places: Arc::new(Semaphore::new(MAX_TURNS_AT_ONCE)),
+            turns: TaskTracker::new(),
+            stopping: CancellationToken::new(),
+        }
+    }
+
+    /// Begins a turn, and reads its events from the first one on.
+    pub async fn execute(&self, request: Execute) -> Result<Reader, ExecuteError> {
+        let options = checked(&request)?;
+        if self.stopping.is_cancelled() {
+            return Err(ExecuteError::Stopping);
+        }
+        let place = Arc::clone(&self.places).try_acquire_owned().map_err(|_| ExecuteError::Overloaded)?;
+        let channel = self.channels.open(&request.task_id)?;
+        let turn_id = TurnId::new();
+        let recorder = channel.begin(turn_id).map_err(|_| ExecuteError::Busy)?;
+        let reader = channel.read(recorder.last_ts(), Follow::Turn(turn_id));
+
+        let message_id = MessageId::new();
+        let opened = Step::Opened { message_id, message: request.message, options };
+        let started = Event::ThreadLifecycle(Lifecycle::Started { message_id });
+        // The turn goes on by itself from here, also if the caller is gone before it has been answered.
+        let (told, begun) = tokio::sync::oneshot::channel();
+        let (brain, means) = (self.brain.clone(), Arc::clone(&self.means));
+        let stopping = self.stopping.clone();
+        self.turns.spawn(async move {
+            // Not broken off by a stop: a caller who is told that the turn was not begun may send it again.
+            let committed = recorder.commit(Record::new().begin().step(opened).event(started)).await;
+            let begun = committed.is_ok();
+            // The caller may have hung up.
+            let _ = told.send(committed);
+            if begun {
+                until(stopping, go(brain, recorder, means, message_id)).await;
+            }
+            drop(place);
+        });
+        match begun.await {
+            Ok(committed) => committed?,
+            // The runtime is shutting down.
+            Err(_) => return Err(ExecuteError::Stopping),
+        }
+        Ok(reader)
+    }
+
+    /// Reads the events of `task_id` (by default the task that ran last) after `after`.
+    pub fn replay(&self, task_id: Option<TaskId>, after: i64) -> Result<Reader, ReplayError> {
+        let task_id = match task_id {
+            Some(task_id) => task_id,
+            None => self.brain.last_task()?.ok_or(ReplayError::UnknownTask)?,
+        };
+        let channel = self.channels.existing(&task_id)?.ok_or(ReplayError::UnknownTask)?;
+        Ok(channel.read(after, Follow::Task))
+    }
+
+    /// Takes up the turns that an earlier run of the engine left open.
+    pub fn resume(&self) -> Result<(), rusqlite::Error> {
+        for turn in self.brain.open_turns()? {
+            let channel = self.channels.open(&turn.task_id)?;
+            let Ok(recorder) = channel.begin(turn.turn_id) else {
+                // Opening a turn gives up one that was left open, so a second one is nobody's doing.
+                tracing::error!(turn.id = %turn.turn_id, "Two turns of one task are open.");
+                continue;
+            };
+            let Ok(place) = Arc::clone(&self.places).try_acquire_owned() else {
+                tracing::error!(turn.id = %turn.turn_id, "Too many turns are open; this one waits for the next start.");
+                continue;
+            };
+            let taken_up = take_up(self.brain.clone(), recorder, Arc::clone(&self.means), turn);
+            let stopping = self.stopping.clone();
+            self.turns.spawn(async move {
+                until(stopping, taken_up).await;
+                drop(place);
+            });
+        }
+        Ok(())
+    }
+
+    /// Stops all turns where they are; they go on at the next start. New ones are refused.
+    pub async fn stop(&self, deadline: Duration) {
+        self.stopping.cancel();
+        self.turns.close();
+        if tokio::time::timeout(deadline, self.turns.wait()).await.is_err() {
+            tracing::warn!(turns = self.turns.len(), "Turns did not stop in time.");
+        }
+    }
+
+    /// Cancelled when the engine stops: streams end with it.
+    pub fn stopping(&self) -> &CancellationToken {
+        &self.stopping
+    }
+}
+
+fn checked(request: &Execute) -> Result<TurnOptions, ExecuteError> {
+    let invalid = |message: &str| Err(ExecuteError::Invalid(message.to_owned()));
+    // Providers refuse a blank text, and would refuse every later turn that has it in its history.
+    if request.message.trim().is_empty() {
+        return invalid("`message`: must not be empty or blank");
+    }
+    // Named, so that no client believes that its edit, retry or picture was heeded.
+    if request.edit_message_id.is_some() {
+        return invalid("`edit_message_id`: this engine version cannot edit messages");
+    }
+    if request.retry_message_id.is_some() {
+        return invalid("`retry_message_id`: this engine version cannot retry messages");
+    }
+    if !request.media.is_empty() {
+        return invalid("`media`: this engine version takes no media");
+    }
+    let max_turns =
+        request.max_turns.and_then(|max| u64::try_from(max.get()).ok()).unwrap_or(DEFAULT_MAX_TURNS);
+    Ok(TurnOptions { max_turns, super_thinking: request.super_thinking })
+}
+
+/// Runs a turn until it ends or the engine stops. Dropped at any await, a turn is as its journal says, and goes
+/// on from there at the next start.
+async fn until(stopping: CancellationToken, turn: impl Future<Output = ()>) {
+    tokio::select! {
+        () = stopping.cancelled() => {}
+        () = turn => {}
+    }
+}
+
+/// Runs a turn that was just opened.
+async fn go(brain: Brain, recorder: Recorder, means: Arc<Means>, message_id: MessageId) {
+    match Thread::load(&brain, recorder.channel().task(), recorder.turn_id()) {
+        Ok(thread) => TurnRun::new(recorder, means, thread, 0).run().await,
+        Err(error) => {
+            tracing::error!(%error, turn.id = %recorder.turn_id(), "A turn's journal could not be read.");
+            run::end_errored(&recorder, message_id, None, run::unexpected()).await;
+        }
+    }
+}
+
+/// Goes on with a turn after a restart.
+async fn take_up(brain: Brain, recorder: Recorder, means: Arc<Means>, turn: OpenTurn) {
+    // On record before anything else: reading the journal may be what kills the engine.
+    if let Err(error) = recorder.commit(Record::new().start()).await {
+        tracing::error!(%error, turn.id = %turn.turn_id, "A turn could not be taken up.");
+        return;
+    }
+    let loaded = Thread::load(&brain, recorder.channel().task(), turn.turn_id);
+    let blocks = brain.block_counts(recorder.channel().task(), turn.turn_id).map_err(LoadError::from);
+    let (thread, blocks) = match (loaded, blocks) {
+        (Ok(thread), Ok(blocks)) => (thread, blocks),
+        (Err(error), _) | (_, Err(error)) => {
+            tracing::error!(%error, turn.id = %turn.turn_id, "A turn's journal could not be read.");
+            return;
+        }
+    };
+    let message_id = thread.turn().message_id();
+    let mut record = Record::new().event(Event::ThreadLifecycle(Lifecycle::Resumed { message_id }));
+    if blocks.started > blocks.stopped {
+        record = record.event(stream::block_stop(blocks.started - 1));
+    }
+    // What was streamed after the last step belongs to a model call that is made anew.
+    if blocks.since_step > 0 && thread.next() == Next::AskModel {
+        let (void_after, attempt) = (thread.turn().step_ts(), turn.starts + 2);
+        record =
+            record.event(Event::ThreadLifecycle(Lifecycle::Retrying { message_id, void_after, attempt }));
+    }
+    if let Err(error) = recorder.commit(record).await {
+        tracing::error!(%error, turn.id = %turn.turn_id, "A turn could not be taken up.");
+        return;
+    }
+    let run = TurnRun::new(recorder, means, thread, blocks.started);
+    if turn.starts >= RESUME_LIMIT {
+        let message =
+            format!("{RESUME_LIMIT} starts of the engine took this turn up and none got on with it");
+        run.fail(Failure { code: FailureCode::ResumeLimit, message, retryable: false }).await;
+    } else {
+        run.run().await;
+    }
+}
+
+#[cfg(test)]
+#[path = "agent/provider_tests.rs"]
+mod provider_tests;
+#[cfg(test)]
+#[path = "agent/resume_tests.rs"]
+mod resume_tests;
+#[cfg(test)]
+#[path = "agent/rig.rs"]
+mod rig;
+#[cfg(test)]
+#[path = "agent/tests.rs"]
+mod tests;

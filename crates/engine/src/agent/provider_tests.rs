@@ -1,0 +1,236 @@
+//! Providers that refuse, fail, break off and fall silent.
+
+use std::collections::BTreeMap;
+
+use contract::event::FailureCode::{
+    self, ProviderAuth, ProviderNotConfigured, ProviderRefused, ProviderUnavailable,
+};
+use pretty_assertions::assert_eq;
+use serde_json::json;
+use strict_provider::{Fault, Refusal, Reply, StrictProvider, Wire};
+
+use super::rig::{Rig, WIRES, check_turn, failure, final_text, transcript};
+use super::*;
+use crate::testing::{Seen, parse_sse, read_until, shown_text};
+
+/// The `retrying` phases of a turn, each with the event that its `void_after` names.
+fn voids(events: &[Seen]) -> Vec<&Seen> {
+    let retrying = events.iter().filter(|event| event.phase() == Some("retrying"));
+    let named = |event: &Seen| {
+        let void_after = event.data["void_after"].as_i64().unwrap();
+        events.iter().find(|event| event.ts() == void_after).unwrap()
+    };
+    retrying.map(named).collect()
+}
+
+#[tokio::test]
+async fn a_busy_provider_is_asked_again_after_the_time_it_wishes() {
+    for wire in WIRES {
+        let rig = Rig::new(wire).await;
+        let wish = Fault::refuse(Refusal::RateLimited { retry_after_s: Some(3) });
+        rig.provider.enqueue_all([
+            Reply::of_fault(wish),
+            Reply::of_fault(Fault::refuse(Refusal::Overloaded)),
+            Reply::of_fault(Fault::refuse(Refusal::ServerError)),
+            Reply::of_text("at last"),
+        ]);
+        let events = rig.say("go").await;
+        assert_eq!(final_text(&events), "at last");
+        assert!(voids(&events).is_empty(), "nothing was streamed that could be void");
+        let ms = rig.clock.slept().into_iter().map(|sleep| sleep.as_millis()).filter(|ms| *ms > 100);
+        let [wish, second, third] = ms.collect::<Vec<_>>()[..] else { panic!("{:?}", rig.clock.slept()) };
+        assert!(wish == 3_000 && (800..=1_200).contains(&second) && (1_600..=2_400).contains(&third));
+        rig.provider.assert_no_refusals();
+    }
+}
+
+const ANSWER: &str = "The quick brown fox jumps over the lazy dog.";
+
+#[tokio::test]
+async fn an_answer_that_breaks_off_is_repeated_and_the_first_try_is_void() {
+    for wire in WIRES {
+        for fault in [
+            Fault::cut_after(1),
+            Fault::cut_after(5),
+            Fault::cut_after(usize::MAX),
+            Fault::error_event_after(4),
+            Fault::NoEndMark,
+        ] {
+            let rig = Rig::new(wire).await;
+            let broken = Reply::of_text(ANSWER).deltas(10).fault(fault.clone());
+            rig.provider.enqueue_all([broken.clone(), broken, Reply::of_text(ANSWER).deltas(10)]);
+            let events = rig.say("go").await;
+            assert_eq!(final_text(&events), ANSWER, "{fault:?}");
+            assert_eq!(shown_text(&events, true), ANSWER, "{fault:?}");
+            assert!(shown_text(&events, false).len() > ANSWER.len(), "{fault:?}");
+            // Nothing but the opening stood before the step, so all after it is void.
+            assert_eq!(voids(&events), [&events[0], &events[0]], "{fault:?}");
+            let attempts = events.iter().filter_map(|event| event.data["attempt"].as_u64());
+            assert_eq!(attempts.collect::<Vec<_>>(), [2, 3]);
+            assert_eq!(rig.replay(0).await, events);
+            rig.provider.assert_no_refusals();
+        }
+    }
+}
+
+#[tokio::test]
+async fn only_the_step_that_broke_is_void() {
+    let rig = Rig::new(Wire::AnthropicMessages).await;
+    rig.provider.enqueue_all([
+        Reply::new().thinking("Where?").text("I look.").tool_use("list_files", json!({"path": "."})),
+        Reply::new().thinking("Hm.").text("Noth").fault(Fault::cut_after(usize::MAX)),
+        Reply::of_fault(Fault::refuse(Refusal::Overloaded)),
+        Reply::new().thinking("Hm.").text("Nothing."),
+    ]);
+    let events = rig.run(json!({"task_id": "t", "message": "go", "super_thinking": true})).await;
+    assert_eq!(shown_text(&events, true), "I look.Nothing.");
+    assert_eq!(voids(&events).iter().map(|event| event.kind.as_str()).collect::<Vec<_>>(), ["tool_result"]);
+    let shape: Vec<&str> = events.iter().map(|event| event.phase().unwrap_or(&event.kind)).collect();
+    let retrying = shape.iter().position(|name| *name == "retrying").unwrap();
+    assert_eq!(&shape[retrying - 1..retrying + 2], ["content_block_stop", "retrying", "content_block_start"]);
+    rig.provider.assert_no_refusals();
+}
+
+#[tokio::test]
+async fn a_provider_that_never_recovers_ends_the_turn_and_the_next_one_is_taken() {
+    for wire in WIRES {
+        let rig = Rig::new(wire).await;
+        rig.provider.set_default_reply(Reply::of_text("half an ans").fault(Fault::cut_after(2)));
+        let events = rig.say("one").await;
+        let failure = failure(&events);
+        assert_eq!((failure.code, failure.retryable), (ProviderUnavailable, true));
+        assert_eq!(rig.provider.requests().len(), 5);
+        assert_eq!(voids(&events).len(), 4);
+        assert_eq!(rig.replay(0).await, events);
+        rig.provider.set_default_reply(Reply::echo());
+        assert_eq!(final_text(&rig.say("two").await), "two");
+        rig.provider.assert_no_refusals();
+    }
+}
+
+#[tokio::test]
+async fn what_asking_again_cannot_mend_ends_the_turn_at_once() {
+    let long = Refusal::RateLimited { retry_after_s: Some(31) };
+    let no_retry = Refusal::Other {
+        status: 529,
+        error_type: "overloaded_error".into(),
+        message: "go away".into(),
+        headers: BTreeMap::from([("x-should-retry".into(), "false".into())]),
+    };
+    for wire in WIRES {
+        for (refusal, code, retryable) in [
+            (Refusal::Unauthorized, ProviderAuth, false),
+            (Refusal::Forbidden, ProviderAuth, false),
+            (Refusal::UnknownModel, ProviderRefused, false),
+            (Refusal::PromptTooLong, ProviderRefused, false),
+            (no_retry.clone(), ProviderRefused, false),
+            (long.clone(), ProviderUnavailable, true),
+        ] {
+            let rig = Rig::new(wire).await;
+            rig.provider.enqueue(Reply::of_fault(Fault::refuse(refusal.clone())));
+            let events = rig.say("one").await;
+            let failure = failure(&events);
+            assert_eq!((failure.code, failure.retryable), (code, retryable), "{refusal:?}");
+            assert!(!failure.message.contains("sk-1"));
+            assert_eq!(rig.provider.requests().len(), 1, "{refusal:?}");
+            // A history with a question that nobody answered is still one that the provider takes.
+            assert_eq!(final_text(&rig.say("two").await), "two");
+            rig.provider.assert_no_refusals();
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_account_without_credit_is_not_asked_again() {
+    let rig = Rig::new(Wire::OpenAiChat).await;
+    rig.provider.enqueue(Reply::of_fault(Fault::refuse(Refusal::QuotaExhausted)));
+    let failure = failure(&rig.say("one").await);
+    assert_eq!((failure.code, failure.retryable), (ProviderUnavailable, false));
+    assert_eq!(rig.provider.requests().len(), 1);
+}
+
+#[tokio::test]
+async fn an_errored_turn_as_a_client_sees_it() {
+    let rig = Rig::new(Wire::AnthropicMessages).await;
+    rig.provider.enqueue_all([
+        Reply::new().text("I look.").tool_use("list_files", json!({"path": "."})),
+        Reply::of_fault(Fault::refuse(Refusal::Unauthorized)),
+    ]);
+    let events = rig.say("go").await;
+    let without_usage: Vec<Seen> = events.into_iter().filter(|event| event.kind != "usage").collect();
+    insta::assert_snapshot!(transcript(&without_usage));
+}
+
+async fn failure_with(pairs: &[(&str, &str)]) -> Failure {
+    let rig = Rig::with_env(pairs, StrictProvider::start().await.unwrap(), Vec::new());
+    failure(&rig.say("hi").await)
+}
+
+#[tokio::test]
+async fn without_a_provider_the_error_says_what_to_set() {
+    for (pairs, named) in [
+        (&[][..], "LLM_PROVIDER is not set"),
+        (&[("LLM_PROVIDER", "anthropic")], "ANTHROPIC_API_KEY is not set"),
+        (&[("LLM_PROVIDER", "openai"), ("LLM_API_KEY", "two\nlines")], "key has characters"),
+    ] {
+        let failure = failure_with(pairs).await;
+        assert_eq!(failure.code, ProviderNotConfigured);
+        assert!(failure.message.contains(named) && !failure.retryable, "{}", failure.message);
+    }
+}
+
+#[tokio::test]
+async fn a_provider_that_is_not_there_is_unavailable() {
+    // Nobody listens on a port that was just given back.
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let base = format!("http://{}", listener.local_addr().unwrap());
+    drop(listener);
+    let pairs = [("LLM_PROVIDER", "anthropic"), ("LLM_API_KEY", "k"), ("LLM_BASE_URL", &base)];
+    let failure = failure_with(&pairs).await;
+    assert_eq!((failure.code, failure.retryable), (ProviderUnavailable, true));
+    assert!(failure.message.contains("could not be reached"), "{}", failure.message);
+}
+
+#[tokio::test]
+async fn a_provider_that_falls_silent_is_given_up_in_the_end() {
+    let rig = Rig::new(Wire::AnthropicMessages).await;
+    rig.provider.enqueue_all([
+        Reply::of_text("and then").deltas(4).fault(Fault::hang_after(2)),
+        Reply::of_text("and then all was well"),
+    ]);
+    let mut reader = rig.begin(json!({"task_id": "t", "message": "go"})).await.unwrap();
+    let mut events = read_until(&mut reader, |event| event.kind == "text_delta").await;
+    // From here on nothing happens but the passing of time, which is let pass at once.
+    tokio::time::pause();
+    while let Some(more) = reader.next().await.unwrap() {
+        events.extend(parse_sse(&more));
+        if events.iter().any(|event| event.phase() == Some("retrying")) {
+            tokio::time::resume();
+            break;
+        }
+    }
+    while let Some(more) = reader.next().await.unwrap() {
+        events.extend(parse_sse(&more));
+    }
+    assert_eq!(check_turn(&events), Ok(()));
+    assert_eq!(final_text(&events), "and then all was well");
+    assert_eq!(voids(&events), [&events[0]]);
+    rig.provider.assert_no_refusals();
+}
+
+#[tokio::test]
+async fn each_failure_code_reaches_health_only_if_it_is_the_providers() {
+    let rig = Rig::new(Wire::AnthropicMessages).await;
+    let gateway = &rig.agent.means.gateway;
+    for refusal in [Refusal::PromptTooLong, Refusal::Unauthorized, Refusal::Unauthorized] {
+        rig.provider.enqueue(Reply::of_fault(Fault::refuse(refusal)));
+        let code: FailureCode = failure(&rig.say("go").await).code;
+        assert!(matches!(code, ProviderRefused | ProviderAuth));
+        assert_eq!(gateway.status(), "ok");
+    }
+    rig.provider.enqueue(Reply::of_fault(Fault::refuse(Refusal::Unauthorized)));
+    rig.say("go").await;
+    assert!(gateway.status().starts_with("the last 3 calls failed"), "{}", gateway.status());
+    assert_eq!(final_text(&rig.say("well").await), "well");
+    assert_eq!(gateway.status(), "ok");
+}

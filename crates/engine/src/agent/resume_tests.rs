@@ -1,0 +1,240 @@
+//! Turns that an engine was stopped in go on at its next start, whatever they were doing.
+
+use std::sync::atomic::Ordering;
+
+use contract::event::{FailureCode, StopReason};
+use pretty_assertions::assert_eq;
+use serde_json::json;
+use strict_provider::{Fault, Gate, Reply, Wire};
+
+use super::rig::{Gated, Rig, WIRES, check_turn, failure, final_text};
+use super::thread::OUTCOME_UNKNOWN;
+use super::*;
+use crate::models::{Answer, Block, Tokens};
+use crate::testing::{Seen, read_until, shown_text, within};
+
+fn phases(events: &[Seen]) -> Vec<&str> {
+    events.iter().filter_map(Seen::phase).collect()
+}
+
+#[tokio::test]
+async fn stopped_in_the_middle_of_an_answer() {
+    for wire in WIRES {
+        let mut rig = Rig::new(wire).await;
+        let gate = Gate::new();
+        rig.provider.enqueue_all([
+            Reply::of_text("the answer of before").deltas(5).hold(2, &gate),
+            Reply::of_text("the answer of after"),
+        ]);
+        let mut reader = rig.begin(json!({"task_id": "t", "message": "go"})).await.unwrap();
+        let before = read_until(&mut reader, |event| event.kind == "text_delta").await;
+        rig.restart().await;
+        // The reader of the engine that is gone has ended.
+        let rest = crate::testing::read_all(reader).await;
+        assert!(rest.iter().all(|event| !event.event().ends_turn()));
+
+        rig.agent.resume().unwrap();
+        let busy = rig.begin(json!({"task_id": "t", "message": "not now"})).await;
+        assert!(matches!(busy, Err(ExecuteError::Busy)));
+        let events = rig.replay(0).await;
+        assert!(events.starts_with(&before));
+        assert_eq!(check_turn(&events), Ok(()));
+        assert_eq!(phases(&events), ["started", "resumed", "retrying", "completed"]);
+        assert_eq!(shown_text(&events, true), "the answer of after");
+        assert_eq!(final_text(&events), "the answer of after");
+        // A client that only saw what came before goes on from there.
+        let after = before.last().unwrap().ts();
+        let both: Vec<Seen> = before.into_iter().chain(rig.replay(after).await).collect();
+        assert_eq!(both, events);
+        assert!(rig.brain.open_turns().unwrap().is_empty());
+        rig.provider.assert_no_refusals();
+    }
+}
+
+#[tokio::test]
+async fn stopped_before_anything_was_streamed_nothing_is_void() {
+    let mut rig = Rig::new(Wire::AnthropicMessages).await;
+    let late = Reply::of_text("never").fault(Fault::SlowHeaders { delay_ms: 60_000 });
+    rig.provider.enqueue_all([late.clone(), late, Reply::of_text("now")]);
+    drop(rig.begin(json!({"task_id": "t", "message": "go"})).await.unwrap());
+    for requests in 1..=2 {
+        rig.provider.wait_for_requests(requests).await;
+        rig.restart().await;
+        rig.agent.resume().unwrap();
+    }
+    let events = rig.replay(0).await;
+    assert_eq!(check_turn(&events), Ok(()));
+    assert_eq!(phases(&events), ["started", "resumed", "resumed", "completed"]);
+    assert_eq!(final_text(&events), "now");
+}
+
+#[tokio::test]
+async fn stopped_in_the_middle_of_an_idempotent_tool_it_is_run_again() {
+    let gated = Gated::new(true);
+    let mut rig = Rig::with_tools(Wire::AnthropicMessages, vec![gated.clone()]).await;
+    rig.provider
+        .enqueue_all([Reply::new().text("I try.").tool_use("gated", json!({})), Reply::of_text("done")]);
+    drop(rig.begin(json!({"task_id": "t", "message": "go"})).await.unwrap());
+    gated.begun(1).await;
+    rig.restart().await;
+    rig.agent.resume().unwrap();
+    gated.begun(2).await;
+    gated.may_end.add_permits(1);
+    let events = rig.replay(0).await;
+    assert_eq!(check_turn(&events), Ok(()));
+    assert_eq!(phases(&events), ["started", "resumed", "completed"]);
+    assert_eq!(final_text(&events), "done");
+    let results: Vec<_> = events.iter().filter(|event| event.kind == "tool_result").collect();
+    assert_eq!((results.len(), results[0].data["output"].as_str()), (1, Some("let go")));
+    rig.provider.assert_no_refusals();
+}
+
+#[tokio::test]
+async fn stopped_in_the_middle_of_any_other_tool_it_is_not_run_again_and_the_model_is_told() {
+    for wire in WIRES {
+        let gated = Gated::new(false);
+        let mut rig = Rig::with_tools(wire, vec![gated.clone()]).await;
+        rig.provider.enqueue_all([
+            Reply::new().tool_use("gated", json!({})).tool_use("list_files", json!({"path": "."})),
+            Reply::of_text("I shall check."),
+        ]);
+        let mut reader = rig.begin(json!({"task_id": "t", "message": "go"})).await.unwrap();
+        gated.begun(1).await;
+        // The other call's result is on record and stays.
+        read_until(&mut reader, |event| event.kind == "tool_result").await;
+        rig.restart().await;
+        rig.agent.resume().unwrap();
+        let events = rig.replay(0).await;
+        assert_eq!(check_turn(&events), Ok(()));
+        assert_eq!(final_text(&events), "I shall check.");
+        assert_eq!(gated.runs.load(Ordering::Acquire), 1);
+        let request = String::from_utf8(rig.last_request().raw.to_vec()).unwrap();
+        assert!(request.contains(OUTCOME_UNKNOWN) && request.contains("(empty)"), "{request}");
+        rig.provider.assert_no_refusals();
+    }
+}
+
+#[tokio::test]
+async fn a_tool_that_is_gone_after_the_restart_may_still_have_run() {
+    let gated = Gated::new(true);
+    let mut rig = Rig::with_tools(Wire::AnthropicMessages, vec![gated.clone()]).await;
+    rig.provider.enqueue_all([Reply::new().tool_use("gated", json!({})), Reply::of_text("I see.")]);
+    drop(rig.begin(json!({"task_id": "t", "message": "go"})).await.unwrap());
+    gated.begun(1).await;
+    rig.tools.clear();
+    rig.restart().await;
+    rig.agent.resume().unwrap();
+    let events = rig.replay(0).await;
+    assert_eq!(final_text(&events), "I see.");
+    let result = events.iter().find(|event| event.kind == "tool_result").unwrap();
+    assert_eq!(result.data["error"], OUTCOME_UNKNOWN);
+    rig.provider.assert_no_refusals();
+}
+
+#[tokio::test]
+async fn a_turn_that_is_being_opened_while_the_engine_stops_is_either_begun_or_refused() {
+    let mut rig = Rig::new(Wire::AnthropicMessages).await;
+    // Another program has the write lock, so that the opening takes until after the stop has begun.
+    let outside = rusqlite::Connection::open(rig.brain.file()).unwrap();
+    outside.execute_batch("BEGIN IMMEDIATE").unwrap();
+    let request = serde_json::from_value(json!({"task_id": "t", "message": "go"})).unwrap();
+    {
+        let mut execute = std::pin::pin!(rig.agent.execute(request));
+        assert!(futures::poll!(execute.as_mut()).is_pending());
+        let mut stop = std::pin::pin!(rig.agent.stop(Duration::from_secs(20)));
+        assert!(futures::poll!(stop.as_mut()).is_pending());
+        outside.execute_batch("ROLLBACK").unwrap();
+        within(stop).await;
+        assert!(within(execute).await.is_ok());
+    }
+    rig.restart().await;
+    rig.agent.resume().unwrap();
+    assert_eq!(final_text(&rig.replay(0).await), "go");
+}
+
+/// Puts on record that a turn was opened and answered, as if the engine had been killed right then.
+async fn answered_and_killed(rig: &Rig) -> MessageId {
+    let channel = rig.agent.channels.open(&crate::testing::task_id("t")).unwrap();
+    let recorder = channel.begin(TurnId::new()).unwrap();
+    let message_id = MessageId::new();
+    let options = TurnOptions { max_turns: 50, super_thinking: false };
+    let opened = Step::Opened { message_id, message: "go".into(), options };
+    let started = Event::ThreadLifecycle(Lifecycle::Started { message_id });
+    recorder.commit(Record::new().begin().step(opened).event(started)).await.unwrap();
+    let blocks = vec![Block::Text { text: "the last word".into() }];
+    let answer = Answer { blocks, usage: Tokens::default() };
+    let answer_id = MessageId::new();
+    let answered = Step::Answered { message_id: answer_id, model: "test-1".into(), answer };
+    recorder.commit(Record::new().step(answered)).await.unwrap();
+    answer_id
+}
+
+#[tokio::test]
+async fn stopped_after_the_last_answer_the_model_is_not_asked_again() {
+    let mut rig = Rig::new(Wire::AnthropicMessages).await;
+    let answer_id = answered_and_killed(&rig).await;
+    rig.restart().await;
+    rig.agent.resume().unwrap();
+    let events = rig.replay(0).await;
+    assert_eq!(phases(&events), ["started", "resumed", "completed"]);
+    assert_eq!(final_text(&events), "the last word");
+    let Event::ThreadLifecycle(Lifecycle::Completed { answer_message_id, stop_reason, .. }) =
+        events.last().unwrap().event()
+    else {
+        panic!("{events:#?}")
+    };
+    assert_eq!((answer_message_id, stop_reason), (answer_id, StopReason::EndTurn));
+    assert!(rig.provider.requests().is_empty());
+}
+
+#[tokio::test]
+async fn a_turn_that_eight_starts_did_not_get_on_with_is_ended_and_the_engine_lives() {
+    let mut rig = Rig::new(Wire::AnthropicMessages).await;
+    let gate = Gate::new();
+    rig.provider.set_default_reply(Reply::of_text("never whole").deltas(3).hold(1, &gate));
+    drop(rig.begin(json!({"task_id": "t", "message": "go"})).await.unwrap());
+    for start in 1..=8 {
+        rig.provider.wait_for_requests(start).await;
+        rig.restart().await;
+        assert_eq!(rig.brain.open_turns().unwrap()[0].starts, u32::try_from(start).unwrap() - 1);
+        rig.agent.resume().unwrap();
+    }
+    rig.provider.wait_for_requests(9).await;
+    rig.restart().await;
+    rig.agent.resume().unwrap();
+    let events = rig.replay(0).await;
+    assert_eq!(check_turn(&events), Ok(()));
+    let failure = failure(&events);
+    assert_eq!((failure.code, failure.retryable), (FailureCode::ResumeLimit, false));
+    assert_eq!(rig.provider.requests().len(), 9);
+    rig.provider.set_default_reply(Reply::echo());
+    assert_eq!(final_text(&rig.say("still there?").await), "still there?");
+    rig.provider.assert_no_refusals();
+}
+
+#[tokio::test]
+async fn a_turn_that_gets_on_between_starts_may_be_stopped_for_ever() {
+    let gated = Gated::new(true);
+    let mut rig = Rig::with_tools(Wire::OpenAiChat, vec![gated.clone()]).await;
+    rig.provider.set_default_reply(Reply::new().tool_use("gated", json!({})));
+    drop(rig.begin(json!({"task_id": "t", "message": "go"})).await.unwrap());
+    let mut runs = 0;
+    for _ in 0..10 {
+        runs += 1;
+        gated.begun(runs).await;
+        rig.restart().await;
+        rig.agent.resume().unwrap();
+        // The call that was cut off is run again, and let go: a step further.
+        runs += 1;
+        gated.begun(runs).await;
+        gated.may_end.add_permits(1);
+    }
+    runs += 1;
+    gated.begun(runs).await;
+    rig.provider.set_default_reply(Reply::of_text("enough"));
+    gated.may_end.add_permits(1);
+    let events = rig.replay(0).await;
+    assert_eq!(check_turn(&events), Ok(()));
+    assert_eq!(final_text(&events), "enough");
+    rig.provider.assert_no_refusals();
+}

@@ -1,0 +1,261 @@
+//! An agent with a provider that refuses what the vendors refuse, and what its clients see.
+
+use std::collections::{BTreeMap, HashMap};
+use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use contract::event::BlockType;
+use futures::future::BoxFuture;
+use serde_json::{Value, json};
+use strict_provider::{CapturedRequest, StrictProvider, Wire};
+use tempfile::TempDir;
+use tokio::sync::Semaphore;
+
+use super::*;
+use crate::models::{ToolSpec, config};
+use crate::testing::{HastyClock, Seen, read_all, task_id, within};
+use crate::tools::{Tool, ToolError, ToolOutput};
+
+/// Both protocols, for tests of what must be the same over either.
+pub(super) const WIRES: [Wire; 2] = [Wire::AnthropicMessages, Wire::OpenAiChat];
+
+/// An agent over a brain of its own. Dropped, its provider fails the test if it had to refuse a request.
+pub(super) struct Rig {
+    pub(super) agent: Agent,
+    pub(super) brain: Brain,
+    pub(super) clock: Arc<HastyClock>,
+    pub(super) provider: StrictProvider,
+    env: BTreeMap<String, String>,
+    pub(super) tools: Vec<Arc<dyn Tool>>,
+    folder: TempDir,
+}
+
+impl Rig {
+    pub(super) async fn new(wire: Wire) -> Self {
+        Self::with_tools(wire, Vec::new()).await
+    }
+
+    /// Beside the built-in tools there are these.
+    pub(super) async fn with_tools(wire: Wire, tools: Vec<Arc<dyn Tool>>) -> Self {
+        let provider = StrictProvider::builder().bind_thinking(true).start().await.unwrap();
+        let (name, base) = match wire {
+            Wire::AnthropicMessages => ("anthropic", provider.base_url()),
+            Wire::OpenAiChat => ("openai", provider.openai_base_url()),
+        };
+        let pairs = [
+            ("LLM_PROVIDER", name),
+            ("LLM_BASE_URL", &base),
+            ("LLM_API_KEY", "sk-1"),
+            ("LLM_MODEL", "test-1"),
+        ];
+        Self::with_env(&pairs, provider, tools)
+    }
+
+    pub(super) fn with_env(
+        pairs: &[(&str, &str)],
+        provider: StrictProvider,
+        tools: Vec<Arc<dyn Tool>>,
+    ) -> Self {
+        let env = pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+        let folder = tempfile::tempdir().unwrap();
+        let brain = Brain::open(&folder.path().join("brain.sqlite")).unwrap();
+        let clock = Arc::new(HastyClock::new());
+        let agent = Agent::new(brain.clone(), means(&env, &clock, &tools, folder.path()));
+        Self { agent, brain, clock, provider, env, tools, folder }
+    }
+
+    /// Stops the engine as SIGTERM does, and starts another one on its brain.
+    pub(super) async fn restart(&mut self) {
+        within(self.agent.stop(Duration::from_secs(5))).await;
+        within(self.brain.close()).await;
+        self.brain = Brain::open(&self.folder.path().join("brain.sqlite")).unwrap();
+        let means = means(&self.env, &self.clock, &self.tools, self.folder.path());
+        self.agent = Agent::new(self.brain.clone(), means);
+    }
+
+    /// Begins a turn.
+    pub(super) async fn begin(&self, request: Value) -> Result<Reader, ExecuteError> {
+        within(self.agent.execute(serde_json::from_value(request).unwrap())).await
+    }
+
+    /// Runs a turn to its end and checks its form.
+    pub(super) async fn run(&self, request: Value) -> Vec<Seen> {
+        let events = read_all(self.begin(request).await.unwrap()).await;
+        assert_eq!(check_turn(&events), Ok(()), "{events:#?}");
+        events
+    }
+
+    /// Runs a turn of task `t`.
+    pub(super) async fn say(&self, message: &str) -> Vec<Seen> {
+        self.run(json!({"task_id": "t", "message": message})).await
+    }
+
+    /// All events of task `t` after `after`.
+    pub(super) async fn replay(&self, after: i64) -> Vec<Seen> {
+        read_all(self.agent.replay(Some(task_id("t")), after).unwrap()).await
+    }
+
+    /// The last request that the provider was sent.
+    pub(super) fn last_request(&self) -> CapturedRequest {
+        self.provider.requests().pop().unwrap()
+    }
+
+    pub(super) fn workspace(&self) -> std::path::PathBuf {
+        self.folder.path().join("workspace")
+    }
+}
+
+fn means(
+    env: &BTreeMap<String, String>,
+    clock: &Arc<HastyClock>,
+    tools: &[Arc<dyn Tool>],
+    folder: &Path,
+) -> Means {
+    let built_in = Toolbox::built_in(&folder.join("workspace"));
+    let mut all: Vec<_> = built_in.specs().iter().map(|spec| built_in.find(&spec.name).unwrap()).collect();
+    all.extend(tools.iter().cloned());
+    Means {
+        gateway: Arc::new(Gateway::new(config::model(env))),
+        toolbox: Toolbox::new(all),
+        clock: Arc::clone(clock) as Arc<dyn Clock>,
+        soul: "You are a test.".into(),
+    }
+}
+
+/// Whether these are the events of one whole turn: blocks opened and closed in their order, deltas in blocks of
+/// their kind, each call with its result, and an end that nothing follows.
+pub(super) fn check_turn(events: &[Seen]) -> Result<(), String> {
+    let [first, .., last] = events else { return Err("too few events".into()) };
+    if first.phase() != Some("started") {
+        return Err(format!("it begins with {first:?}"));
+    }
+    let ends: Vec<usize> = (0..events.len()).filter(|at| events[*at].event().ends_turn()).collect();
+    if ends != [events.len() - 1] {
+        return Err(format!("it ends at {ends:?} of {}", events.len()));
+    }
+    if last.kind == "error" && events[events.len() - 2].phase() != Some("errored") {
+        return Err("an error without its phase".into());
+    }
+    let (mut blocks, mut open, mut calls) = (0, None, Vec::new());
+    for event in events {
+        let fits = match event.event() {
+            Event::ContentBlockStart(start) => {
+                let fits = start.index == blocks && open.is_none();
+                (blocks, open) = (blocks + 1, Some((start.index, start.block_type)));
+                fits
+            }
+            Event::ContentBlockStop(stop) => open.take().is_some_and(|(index, _)| index == stop.index),
+            Event::TextDelta(_) => open.is_some_and(|(_, kind)| kind == BlockType::Text),
+            Event::ThinkingDelta(_) => open.is_some_and(|(_, kind)| kind == BlockType::Thinking),
+            Event::ToolCall(call) => {
+                calls.push(call.tool_call_id);
+                true
+            }
+            Event::ToolResult(result) => {
+                let at = calls.iter().position(|call| *call == result.tool_call_id);
+                at.map(|at| calls.remove(at)).is_some()
+            }
+            _ => true,
+        };
+        if !fits {
+            return Err(format!("out of place: {event:?}"));
+        }
+    }
+    match (open, calls.as_slice()) {
+        (None, []) => Ok(()),
+        open => Err(format!("left open: {open:?}")),
+    }
+}
+
+/// The events as text that is the same in each run: ids are numbered, and deltas that time may have split or
+/// merged are one.
+pub(super) fn transcript(events: &[Seen]) -> String {
+    let mut names: HashMap<String, String> = HashMap::new();
+    let mut lines: Vec<(String, Value)> = Vec::new();
+    for event in events {
+        let mut data = event.data.clone();
+        let fields = data.as_object_mut().unwrap();
+        fields.retain(|name, _| !["task_id", "turn_id", "ts"].contains(&name.as_str()));
+        for (name, value) in fields.iter_mut() {
+            match name.as_str() {
+                "duration_ms" => *value = json!(0),
+                "void_after" => {
+                    let line = events.iter().position(|event| event.ts() == value.as_i64().unwrap());
+                    *value = json!(format!("event {}", line.unwrap()));
+                }
+                "message_id" | "answer_message_id" | "tool_call_id" => {
+                    let id = value.as_str().unwrap().to_owned();
+                    let next = format!("{}_{}", id.split('_').next().unwrap(), names.len());
+                    *value = json!(names.entry(id).or_insert(next));
+                }
+                _ => {}
+            }
+        }
+        match lines.last_mut() {
+            Some((kind, last)) if *kind == event.kind && kind.ends_with("_delta") => {
+                let joined = format!("{}{}", last["text"].as_str().unwrap(), data["text"].as_str().unwrap());
+                *last = json!({"text": joined});
+            }
+            _ => lines.push((event.kind.clone(), data)),
+        }
+    }
+    let lines: Vec<String> = lines.iter().map(|(kind, data)| format!("{kind} {data}")).collect();
+    lines.join("\n")
+}
+
+/// The `error` that a turn ended with.
+pub(super) fn failure(events: &[Seen]) -> Failure {
+    match events.last().unwrap().event() {
+        Event::Error(failure) => failure,
+        other => panic!("the turn ended with {other:?}"),
+    }
+}
+
+/// A completed turn's text.
+pub(super) fn final_text(events: &[Seen]) -> String {
+    let last = events.last().unwrap();
+    assert_eq!(last.phase(), Some("completed"), "{events:#?}");
+    last.data["text"].as_str().unwrap().to_owned()
+}
+
+/// A tool that waits until it is let go, and counts how often it was begun.
+pub(super) struct Gated {
+    idempotent: bool,
+    pub(super) runs: AtomicUsize,
+    pub(super) may_end: Semaphore,
+}
+
+impl Gated {
+    pub(super) fn new(idempotent: bool) -> Arc<Self> {
+        Arc::new(Self { idempotent, runs: AtomicUsize::new(0), may_end: Semaphore::new(0) })
+    }
+
+    /// Waits until it was begun `times` times.
+    pub(super) async fn begun(&self, times: usize) {
+        within(async {
+            while self.runs.load(Ordering::Acquire) < times {
+                tokio::task::yield_now().await;
+            }
+        })
+        .await;
+    }
+}
+
+impl Tool for Gated {
+    fn spec(&self) -> ToolSpec {
+        let input_schema = json!({"type": "object", "properties": {}});
+        ToolSpec { name: "gated".into(), description: "Waits.".into(), input_schema }
+    }
+
+    fn idempotent(&self) -> bool {
+        self.idempotent
+    }
+
+    fn run(&self, _: Value) -> BoxFuture<'_, Result<ToolOutput, ToolError>> {
+        Box::pin(async {
+            self.runs.fetch_add(1, Ordering::Release);
+            self.may_end.acquire().await.unwrap().forget();
+            Ok(ToolOutput { text: "let go".into(), working_memory: Vec::new() })
+        })
+    }
+}

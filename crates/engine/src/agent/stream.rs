@@ -1,0 +1,49 @@
+//! A model's streamed answer, told as events while it comes.
+
+use contract::event::{BlockStart, BlockStop, BlockType, Delta, Event};
+
+/// The event that ends block `index`.
+pub(super) const fn block_stop(index: u32) -> Event {
+    Event::ContentBlockStop(BlockStop { index })
+}
+
+/// Numbers the blocks of a turn and knows which one is open.
+#[derive(Debug)]
+pub(super) struct Blocks {
+    next: u32,
+    open: Option<(u32, BlockType)>,
+}
+
+impl Blocks {
+    /// Goes on after `started` blocks.
+    pub(super) const fn after(started: u32) -> Self {
+        Self { next: started, open: None }
+    }
+
+    /// How many blocks the turn has begun.
+    pub(super) const fn started(&self) -> u32 {
+        self.next
+    }
+
+    /// A block begins.
+    pub(super) fn start(&mut self, block_type: BlockType) -> Event {
+        let index = self.next;
+        self.next += 1;
+        self.open = Some((index, block_type));
+        Event::ContentBlockStart(BlockStart { index, block_type })
+    }
+
+    /// More of the open block; none where there is nothing to tell.
+    pub(super) fn delta(&self, text: String) -> Option<Event> {
+        match self.open {
+            Some((_, BlockType::Text)) => Some(Event::TextDelta(Delta { text })),
+            Some((_, BlockType::Thinking)) => Some(Event::ThinkingDelta(Delta { text })),
+            Some((_, BlockType::ToolUse)) | None => None,
+        }
+    }
+
+    /// The open block ends; none if none is open.
+    pub(super) fn stop(&mut self) -> Option<Event> {
+        self.open.take().map(|(index, _)| block_stop(index))
+    }
+}

@@ -1,0 +1,359 @@
+//! Whole turns, as a client sees them and as the provider is asked, over both protocols.
+
+use std::sync::atomic::Ordering;
+
+use futures::future::BoxFuture;
+use pretty_assertions::assert_eq;
+use serde_json::{Value, json};
+use strict_provider::{Gate, Reply, Stop, Usage, Wire};
+
+use super::rig::{Gated, Rig, WIRES, check_turn, final_text, transcript};
+use super::*;
+use crate::models::ToolSpec;
+use crate::testing::{Seen, next_events, read_all, read_until, shown_text, task_id};
+use crate::tools::{Tool, ToolError, ToolOutput};
+
+fn tokens(input: u64, output: u64) -> Usage {
+    Usage { input: Some(input), output: Some(output), cache_read: 7, cache_write: 0, reasoning: Some(3) }
+}
+
+/// The results that the last request carries, as the provider's ids, texts and error marks.
+fn results(rig: &Rig) -> Vec<(String, bool)> {
+    let request = rig.last_request();
+    let messages = request.body["messages"].as_array().unwrap();
+    match request.wire {
+        Wire::AnthropicMessages => {
+            let result = |block: &Value| {
+                (block["content"].as_str().unwrap().to_owned(), block["is_error"].as_bool().unwrap())
+            };
+            messages.last().unwrap()["content"].as_array().unwrap().iter().map(result).collect()
+        }
+        // This protocol has no mark for errors.
+        Wire::OpenAiChat => {
+            let tools = messages.iter().rev().take_while(|message| message["role"] == "tool");
+            let mut all: Vec<_> =
+                tools.map(|message| (message["content"].as_str().unwrap().to_owned(), true)).collect();
+            all.reverse();
+            all
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_turn_with_thinking_text_and_parallel_tools() {
+    for wire in WIRES {
+        let rig = Rig::new(wire).await;
+        std::fs::create_dir(rig.workspace()).unwrap();
+        std::fs::write(rig.workspace().join("notes.txt"), "buy milk").unwrap();
+        rig.provider.enqueue_all([
+            Reply::new()
+                .thinking("I keep the colour and read the notes.")
+                .text("One moment.")
+                .tool_use("working_memory_set", json!({"key": "colour", "value": "green"}))
+                .usage(tokens(100, 20)),
+            Reply::new().tool_use("read_file", json!({"path": "notes.txt"})).usage(tokens(150, 10)),
+            Reply::of_text("Your notes say: buy milk.").usage(tokens(180, 8)),
+        ]);
+        let request = json!({"task_id": "t", "message": "my colour is green", "super_thinking": true});
+        let events = rig.run(request).await;
+        insta::assert_snapshot!(format!("turn_{wire:?}"), transcript(&events));
+        assert_eq!(shown_text(&events, true), "One moment.Your notes say: buy milk.");
+        assert_eq!(results(&rig)[0].0, "buy milk");
+        assert_eq!(rig.replay(0).await, events);
+        rig.provider.assert_no_refusals();
+    }
+}
+
+#[tokio::test]
+async fn parallel_calls_run_at_once_and_are_answered_in_their_order() {
+    for wire in WIRES {
+        let gated = Gated::new(true);
+        let rig = Rig::with_tools(wire, vec![gated.clone()]).await;
+        rig.provider.enqueue_all([
+            Reply::new()
+                .tool_use("gated", json!({}))
+                .tool_use("list_files", json!({"path": "."}))
+                .tool_use("gated", json!({})),
+            Reply::of_text("all three"),
+        ]);
+        let mut reader = rig.begin(json!({"task_id": "t", "message": "go"})).await.unwrap();
+        // The second is done while the first and the third still run.
+        gated.begun(2).await;
+        let mut events = read_until(&mut reader, |event| event.kind == "tool_result").await;
+        assert_eq!(events.last().unwrap().data["tool"], "list_files");
+        gated.may_end.add_permits(2);
+        events.extend(read_all(reader).await);
+        assert_eq!(check_turn(&events), Ok(()));
+        let told: Vec<String> = results(&rig).into_iter().map(|(text, _)| text).collect();
+        assert_eq!(told, ["let go", "(empty)", "let go"]);
+        rig.provider.assert_no_refusals();
+    }
+}
+
+/// A tool that breaks its promise not to panic.
+struct Crashing;
+
+impl Tool for Crashing {
+    fn spec(&self) -> ToolSpec {
+        let input_schema = json!({"type": "object", "properties": {}});
+        ToolSpec { name: "crashing".into(), description: "Crashes.".into(), input_schema }
+    }
+
+    fn idempotent(&self) -> bool {
+        false
+    }
+
+    fn run(&self, _: Value) -> BoxFuture<'_, Result<ToolOutput, ToolError>> {
+        Box::pin(async { panic!("on purpose") })
+    }
+}
+
+#[tokio::test]
+async fn calls_that_cannot_run_tell_the_model_why_and_the_turn_goes_on() {
+    for wire in WIRES {
+        for (call, why) in [
+            (Reply::new().tool_use("fly", json!({})), "there is no tool called `fly`"),
+            (Reply::new().tool_use("crashing", json!({})), "the tool crashed"),
+            (Reply::new().tool_use("read_file", json!({})), "missing field `path`"),
+            (Reply::new().tool_use("read_file", json!({"path": "../x"})), "leads out of the workspace"),
+            (Reply::new().tool_use_cut("gated", "{\"a\": [1,").stop(Stop::ToolUse), "was not valid JSON"),
+            (Reply::new().tool_use_cut("gated", "[]").stop(Stop::ToolUse), "was not a JSON object"),
+            (Reply::new().tool_use_cut("gated", "{\"a\": ").stop(Stop::MaxTokens), "not run"),
+            // Whole by chance: still nobody knows whether the model was done with it.
+            (Reply::new().tool_use("gated", json!({})).stop(Stop::MaxTokens), "cut off at its length limit"),
+        ] {
+            let gated = Gated::new(true);
+            let rig = Rig::with_tools(wire, vec![gated.clone(), Arc::new(Crashing)]).await;
+            rig.provider.enqueue_all([call, Reply::of_text("I see.")]);
+            let events = rig.say("go").await;
+            assert_eq!(final_text(&events), "I see.");
+            let result = events.iter().find(|event| event.kind == "tool_result").unwrap();
+            let error = result.data["error"].as_str().unwrap();
+            assert!(error.contains(why), "{why}: {error}");
+            assert_eq!(results(&rig), [(error.to_owned(), true)]);
+            assert_eq!(gated.runs.load(Ordering::Acquire), 0);
+            rig.provider.assert_no_refusals();
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_cut_answer_runs_the_calls_before_the_cut() {
+    for wire in WIRES {
+        let rig = Rig::new(wire).await;
+        rig.provider.enqueue_all([
+            Reply::new()
+                .tool_use("list_files", json!({"path": "."}))
+                .tool_use_cut("list_files", "{\"path\": \".")
+                .stop(Stop::MaxTokens),
+            Reply::of_text("ok"),
+        ]);
+        assert_eq!(final_text(&rig.say("go").await), "ok");
+        let told = results(&rig);
+        assert_eq!(told[0].0, "(empty)");
+        assert!(told[1].0.contains("not run"), "{told:?}");
+        rig.provider.assert_no_refusals();
+    }
+}
+
+/// Asserts that what each request says begins with all that the one before said, byte for byte.
+fn assert_requests_grow(rig: &Rig) {
+    let requests = rig.provider.requests();
+    for pair in requests.windows(2) {
+        for field in ["system", "tools", "model"] {
+            assert_eq!(pair[0].body[field], pair[1].body[field], "{field}");
+        }
+        let [before, after] = [&pair[0], &pair[1]].map(|request| {
+            let raw = std::str::from_utf8(&request.raw).unwrap();
+            let (_, messages) = raw.split_once("\"messages\":").unwrap();
+            messages.to_owned()
+        });
+        let messages = pair[0].body["messages"].to_string();
+        assert!(before.starts_with(&messages), "a test that reads the wrong bytes");
+        assert!(after.starts_with(messages.strip_suffix(']').unwrap()), "{before}\n\n{after}");
+    }
+}
+
+#[tokio::test]
+async fn over_a_whole_task_each_request_has_the_one_before_as_its_prefix() {
+    for wire in WIRES {
+        let rig = Rig::new(wire).await;
+        for turn in 0..6 {
+            rig.provider.enqueue_all([
+                Reply::new()
+                    .thinking(format!("turn {turn}"))
+                    .text("\n\n")
+                    .tool_use("working_memory_set", json!({"key": "n", "value": turn})),
+                Reply::new().text(format!("answer {turn}")).tool_use("list_files", json!({"path": "."})),
+                Reply::new().thinking("done").text(format!("That was {turn}. ")),
+            ]);
+            let request =
+                json!({"task_id": "t", "message": format!("turn {turn} \u{1F600}"), "super_thinking": true});
+            rig.run(request).await;
+        }
+        assert_eq!(rig.provider.requests().len(), 18);
+        assert_requests_grow(&rig);
+        rig.provider.assert_no_refusals();
+    }
+}
+
+#[tokio::test]
+async fn an_answer_of_nothing_leaves_a_history_that_the_provider_takes() {
+    for wire in WIRES {
+        let rig = Rig::new(wire).await;
+        rig.provider.enqueue_all([Reply::new(), Reply::of_text(" \n"), Reply::of_text("now")]);
+        assert_eq!(final_text(&rig.say("one").await), "");
+        assert_eq!(final_text(&rig.say("two").await), " \n");
+        assert_eq!(final_text(&rig.say("three").await), "now");
+        rig.provider.assert_no_refusals();
+    }
+}
+
+#[tokio::test]
+async fn one_turn_runs_per_task_and_tasks_run_side_by_side() {
+    let rig = Rig::new(Wire::AnthropicMessages).await;
+    let gate = Gate::new();
+    rig.provider.enqueue(Reply::of_text("slow").hold(0, &gate));
+    let reader = rig.begin(json!({"task_id": "t", "message": "one"})).await.unwrap();
+    gate.reached().await;
+    let second = rig.begin(json!({"task_id": "t", "message": "two"})).await;
+    assert!(matches!(second, Err(ExecuteError::Busy)));
+    let other = rig.run(json!({"task_id": "other", "message": "three"})).await;
+    assert_eq!(final_text(&other), "three");
+    gate.release();
+    let events = read_all(reader).await;
+    assert_eq!(final_text(&events), "slow");
+    // Free from the moment that its end is seen.
+    assert_eq!(final_text(&rig.say("four").await), "four");
+}
+
+#[tokio::test]
+async fn a_turn_goes_on_without_its_client_and_a_replay_gives_exactly_the_rest() {
+    let rig = Rig::new(Wire::OpenAiChat).await;
+    let gate = Gate::new();
+    rig.provider.enqueue(Reply::of_text("one two three four").deltas(8).hold(4, &gate));
+    let mut reader = rig.begin(json!({"task_id": "t", "message": "go"})).await.unwrap();
+    let seen = read_until(&mut reader, |event| event.kind == "text_delta").await;
+    drop(reader);
+    gate.reached().await;
+    let after = seen.last().unwrap().ts();
+    let live = rig.agent.replay(None, after).unwrap();
+    gate.release();
+    let rest = read_all(live).await;
+    assert_eq!(rig.replay(after).await, rest);
+    let whole: Vec<Seen> = seen.into_iter().chain(rest).collect();
+    assert_eq!(rig.replay(0).await, whole);
+    assert_eq!(check_turn(&whole), Ok(()));
+    assert_eq!(shown_text(&whole, true), "one two three four");
+}
+
+#[tokio::test]
+async fn a_caller_that_hangs_up_before_it_is_answered_still_has_its_turn() {
+    let rig = Rig::new(Wire::AnthropicMessages).await;
+    let request = serde_json::from_value(json!({"task_id": "t", "message": "go"})).unwrap();
+    {
+        let mut execute = std::pin::pin!(rig.agent.execute(request));
+        assert!(futures::poll!(execute.as_mut()).is_pending());
+    }
+    rig.provider.wait_for_requests(1).await;
+    assert_eq!(final_text(&rig.replay(0).await), "go");
+}
+
+#[tokio::test]
+async fn the_cap_on_model_calls_ends_a_turn_well_with_its_calls_answered() {
+    let rig = Rig::new(Wire::AnthropicMessages).await;
+    rig.provider.set_default_reply(Reply::new().text("on").tool_use("list_files", json!({"path": "."})));
+    let events = rig.run(json!({"task_id": "t", "message": "loop", "max_turns": 3})).await;
+    assert_eq!(events.last().unwrap().data["stop_reason"], "max_turns");
+    assert_eq!(final_text(&events), "on");
+    assert_eq!(rig.provider.requests().len(), 3);
+    rig.provider.set_default_reply(Reply::echo());
+    assert_eq!(final_text(&rig.say("and now?").await), "and now?");
+    rig.provider.assert_no_refusals();
+}
+
+#[tokio::test]
+async fn what_this_version_cannot_do_is_refused_by_name_and_begins_nothing() {
+    let rig = Rig::new(Wire::AnthropicMessages).await;
+    let id = MessageId::new().to_string();
+    for (field, value) in [
+        ("message", json!("")),
+        ("message", json!(" \n\t")),
+        ("edit_message_id", json!(id)),
+        ("retry_message_id", json!(id)),
+        ("media", json!([{"type": "text", "text": "x"}])),
+    ] {
+        let mut request = json!({"task_id": "t", "message": "hi"});
+        request[field] = value;
+        let Err(ExecuteError::Invalid(message)) = rig.begin(request).await else { panic!("{field}") };
+        assert!(message.starts_with(&format!("`{field}`: ")), "{message}");
+    }
+    assert!(matches!(rig.agent.replay(Some(task_id("t")), 0), Err(ReplayError::UnknownTask)));
+    assert!(matches!(rig.agent.replay(None, 0), Err(ReplayError::UnknownTask)));
+}
+
+#[tokio::test]
+async fn a_stopping_agent_begins_nothing() {
+    let rig = Rig::new(Wire::AnthropicMessages).await;
+    rig.agent.stop(Duration::from_secs(5)).await;
+    let refused = rig.begin(json!({"task_id": "t", "message": "hi"})).await;
+    assert!(matches!(refused, Err(ExecuteError::Stopping)));
+    assert!(rig.brain.last_task().unwrap().is_none());
+}
+
+#[tokio::test]
+async fn a_brain_that_cannot_be_written_ends_the_stream_and_not_the_engine() {
+    let rig = Rig::new(Wire::AnthropicMessages).await;
+    let outside = rusqlite::Connection::open(rig.brain.file()).unwrap();
+    outside
+        .execute_batch(
+            "CREATE TRIGGER full BEFORE INSERT ON steps WHEN NEW.body LIKE '%answered%'
+             BEGIN SELECT RAISE(ABORT, 'the disk is full'); END",
+        )
+        .unwrap();
+    let mut reader = rig.begin(json!({"task_id": "t", "message": "lost"})).await.unwrap();
+    let mut events = Vec::new();
+    while let Some(more) = next_events(&mut reader).await {
+        events.extend(more);
+    }
+    assert!(events.iter().all(|event| !event.event().ends_turn()));
+    outside.execute_batch("DROP TRIGGER full").unwrap();
+    assert_eq!(final_text(&rig.say("again").await), "again");
+    // The turn that was lost does not stand in the way of what comes after it.
+    assert!(rig.brain.open_turns().unwrap().is_empty());
+    rig.provider.assert_no_refusals();
+}
+
+#[test]
+fn the_turn_check_goes_red() {
+    let event = |kind: &str, data: Value| {
+        let data = contract::event::encode(&task_id("t"), TurnId::new(), 1, kind, &data.to_string());
+        crate::testing::parse_sse(data.as_bytes()).remove(0)
+    };
+    let message_id = MessageId::new();
+    let started = event("thread_lifecycle", json!({"phase": "started", "message_id": message_id}));
+    let errored = event("thread_lifecycle", json!({"phase": "errored", "message_id": message_id}));
+    let error = event("error", json!({"code": "INTERNAL_ERROR", "message": "m", "retryable": false}));
+    let start = |index: u32| event("content_block_start", json!({"index": index, "block_type": "text"}));
+    let stop = |index: u32| event("content_block_stop", json!({"index": index}));
+    let text = event("text_delta", json!({"text": "x"}));
+    let thought = event("thinking_delta", json!({"text": "x"}));
+    let call = json!({"tool_call_id": contract::CallId::new(), "tool": "t", "input": {}});
+    let call = event("tool_call", call);
+    let whole = |middle: &[&Seen]| -> Vec<Seen> {
+        [&started].into_iter().chain(middle.iter().copied()).chain([&errored, &error]).cloned().collect()
+    };
+    assert_eq!(check_turn(&whole(&[&start(0), &text, &stop(0)])), Ok(()));
+    for middle in [
+        vec![&text],
+        vec![&start(0), &text],
+        vec![&start(1), &stop(1)],
+        vec![&start(0), &thought, &stop(0)],
+        vec![&start(0), &stop(1)],
+        vec![&call],
+        vec![&error],
+    ] {
+        assert!(check_turn(&whole(&middle)).is_err(), "{middle:?}");
+    }
+    assert!(check_turn(&[started, error]).is_err());
+}

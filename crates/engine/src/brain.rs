@@ -1,0 +1,219 @@
+//! The brain: one user's store, a SQLite file. The only room that writes SQL.
+//!
+//! All writes go through one thread that commits them in groups ([`writer`]); what must be read goes through a
+//! read-only connection. An exclusive lock beside the file, held as long as that thread lives, makes sure that no
+//! two engines ever write one brain.
+
+mod lock;
+mod read;
+mod schema;
+pub mod steps;
+mod writer;
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use contract::{TaskId, TurnId};
+use rusqlite::{Connection, ErrorCode, OpenFlags};
+
+pub use lock::LockError;
+pub use read::{BlockCounts, OpenTurn, StoredEvent, StoredStep};
+pub(crate) use writer::json;
+pub use writer::{Batch, Durability, Rows, WriteError};
+
+use crate::brain::writer::Writer;
+
+/// The row number of a task: what the brain calls it internally.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct TaskRow(i64);
+
+/// A task as the brain knows it.
+#[derive(Clone, Debug)]
+pub struct TaskEntry {
+    /// Its row.
+    pub row: TaskRow,
+    /// The `ts` of its newest stored event; 0 where there is none.
+    pub last_ts: i64,
+}
+
+/// Why a brain cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum BrainError {
+    /// Its folder or file cannot be used.
+    #[error("the brain's folder {folder} cannot be used: it must be a writable folder")]
+    Folder {
+        /// The folder.
+        folder: PathBuf,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
+    /// Another engine has it, or the lock cannot be taken.
+    #[error(transparent)]
+    Lock(#[from] LockError),
+    /// A newer engine wrote it.
+    #[error(
+        "the brain {file} has schema version {found}, and this engine knows versions up to {known}: \
+         start it with the engine version that wrote it, or a newer one"
+    )]
+    NewerSchema {
+        /// The brain.
+        file: PathBuf,
+        /// Its version.
+        found: i64,
+        /// The newest version that this engine knows.
+        known: i64,
+    },
+    /// It is not a brain, or it is damaged.
+    #[error(
+        "the brain {file} cannot be read: it is damaged or not a brain; restore it from a copy, or move it \
+         away to begin with an empty one"
+    )]
+    Damaged {
+        /// The brain.
+        file: PathBuf,
+        /// What SQLite said.
+        #[source]
+        source: rusqlite::Error,
+    },
+    /// It is another program's database.
+    #[error("{file} (SQLITE_DB_PATH) is not a brain but another program's database: it is left as it is")]
+    Foreign {
+        /// The file.
+        file: PathBuf,
+    },
+    /// SQLite failed.
+    #[error("the brain failed")]
+    Sqlite(#[from] rusqlite::Error),
+    /// The thread that writes could not be started.
+    #[error("the brain's writer could not be started: the system refuses another thread")]
+    Writer(#[source] std::io::Error),
+}
+
+impl BrainError {
+    /// What SQLite said of `file`.
+    fn of(file: &Path, source: rusqlite::Error) -> Self {
+        match source.sqlite_error_code() {
+            Some(ErrorCode::NotADatabase | ErrorCode::DatabaseCorrupt) => {
+                Self::Damaged { file: file.to_owned(), source }
+            }
+            _ => Self::Sqlite(source),
+        }
+    }
+}
+
+/// A handle on an open brain. Clones share it; the last one dropped ends the writer.
+#[derive(Clone)]
+pub struct Brain {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    writer: Writer,
+    /// Point reads only, each some microseconds: short enough to be held inline.
+    reader: Mutex<Connection>,
+    next_task: AtomicI64,
+    file: PathBuf,
+}
+
+impl Brain {
+    /// Opens the brain in `file`, made if it is missing, and takes its lock.
+    ///
+    /// # Errors
+    /// See [`BrainError`].
+    pub fn open(file: &Path) -> Result<Self, BrainError> {
+        let folder = file.parent().unwrap_or(Path::new("."));
+        std::fs::create_dir_all(folder)
+            .map_err(|source| BrainError::Folder { folder: folder.to_owned(), source })?;
+        let lock = lock::BrainLock::take(file)?;
+        let write = schema::open(file)?;
+        let (reader, next_task) = reader(file).map_err(|error| BrainError::of(file, error))?;
+        Ok(Self {
+            shared: Arc::new(Shared {
+                writer: Writer::start(write, lock).map_err(BrainError::Writer)?,
+                reader: Mutex::new(reader),
+                next_task: AtomicI64::new(next_task),
+                file: file.to_owned(),
+            }),
+        })
+    }
+
+    /// The file.
+    pub fn file(&self) -> &Path {
+        &self.shared.file
+    }
+
+    /// Queues a batch for the writer. See [`Batch`].
+    pub fn queue(&self, batch: Arc<dyn Batch>) {
+        self.shared.writer.queue(batch);
+    }
+
+    /// A row for a task that is about to begin; the task exists once its first batch is committed.
+    pub fn reserve_task(&self) -> TaskRow {
+        TaskRow(self.shared.next_task.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// The task called `task_id`.
+    pub fn task(&self, task_id: &TaskId) -> Result<Option<TaskEntry>, rusqlite::Error> {
+        self.read(|reader| read::task(reader, task_id))
+    }
+
+    /// The task whose turn began last.
+    pub fn last_task(&self) -> Result<Option<TaskId>, rusqlite::Error> {
+        self.read(read::last_task)
+    }
+
+    /// At most `limit` events of `task` after `after`, oldest first.
+    pub fn events_after(
+        &self,
+        task: TaskRow,
+        after: i64,
+        limit: usize,
+    ) -> Result<Vec<StoredEvent>, rusqlite::Error> {
+        self.read(|reader| read::events_after(reader, task, after, limit))
+    }
+
+    /// The steps of all turns of `task`, oldest first.
+    pub fn steps(&self, task: TaskRow) -> Result<Vec<StoredStep>, rusqlite::Error> {
+        self.read(|reader| read::steps(reader, task))
+    }
+
+    /// Turns that were begun and have not ended, oldest first.
+    pub fn open_turns(&self) -> Result<Vec<OpenTurn>, rusqlite::Error> {
+        self.read(read::open_turns)
+    }
+
+    /// How many content blocks a turn has begun and ended on its stream.
+    pub fn block_counts(&self, task: TaskRow, turn_id: TurnId) -> Result<BlockCounts, rusqlite::Error> {
+        self.read(|reader| read::block_counts(reader, task, turn_id))
+    }
+
+    /// Whether the brain answers.
+    pub fn check(&self) -> Result<(), rusqlite::Error> {
+        self.read(|reader| reader.query_row("SELECT 1 FROM tasks LIMIT 1", [], |_| Ok(())))
+            .or_else(|error| if error == rusqlite::Error::QueryReturnedNoRows { Ok(()) } else { Err(error) })
+    }
+
+    fn read<T>(&self, query: impl FnOnce(&Connection) -> T) -> T {
+        query(&self.shared.reader.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Commits what is queued, checkpoints, ends the writer and frees the lock. Later batches are refused.
+    pub async fn close(&self) {
+        self.shared.writer.close().await;
+    }
+}
+
+/// The connection for reads, and the row of the next task.
+fn reader(file: &Path) -> Result<(Connection, i64), rusqlite::Error> {
+    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let reader = Connection::open_with_flags(file, flags)?;
+    schema::bound_memory(&reader)?;
+    let next_task = reader.query_row("SELECT COALESCE(MAX(task), 0) + 1 FROM tasks", [], |row| row.get(0))?;
+    Ok((reader, next_task))
+}
+
+#[cfg(test)]
+#[path = "brain/tests.rs"]
+mod tests;

@@ -1,0 +1,140 @@
+//! What is read from the brain.
+
+use contract::{TaskId, TurnId};
+use rusqlite::types::Type;
+use rusqlite::{Connection, Error, OptionalExtension as _, Row};
+
+use super::steps::Step;
+use super::{TaskEntry, TaskRow};
+
+/// An event as it is stored.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StoredEvent {
+    /// Unix milliseconds, strictly increasing within the task.
+    pub ts: i64,
+    /// The turn.
+    pub turn_id: TurnId,
+    /// Its type.
+    pub kind: String,
+    /// Its own data, a JSON object.
+    pub data: String,
+}
+
+/// A turn that has not ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OpenTurn {
+    /// The task.
+    pub task_id: TaskId,
+    /// The turn.
+    pub turn_id: TurnId,
+    /// How many starts of the engine have taken it up since its last step.
+    pub starts: u32,
+}
+
+/// A step as it is stored.
+#[derive(Clone, Debug, PartialEq)]
+pub struct StoredStep {
+    /// The turn.
+    pub turn_id: TurnId,
+    /// The task's newest event when the step was on record.
+    pub ts: i64,
+    /// The step.
+    pub step: Step,
+}
+
+/// How many content blocks a turn has begun and ended on its stream.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BlockCounts {
+    /// Begun.
+    pub started: u32,
+    /// Begun since its last step.
+    pub since_step: u32,
+    /// Ended.
+    pub stopped: u32,
+}
+
+pub(super) fn task(reader: &Connection, task_id: &TaskId) -> Result<Option<TaskEntry>, Error> {
+    let mut query = reader.prepare_cached(
+        "SELECT task, COALESCE((SELECT MAX(ts) FROM events WHERE events.task = tasks.task), 0)
+         FROM tasks WHERE task_id = ?1",
+    )?;
+    query
+        .query_row([task_id.as_str()], |row| {
+            Ok(TaskEntry { row: TaskRow(row.get(0)?), last_ts: row.get(1)? })
+        })
+        .optional()
+}
+
+pub(super) fn last_task(reader: &Connection) -> Result<Option<TaskId>, Error> {
+    let mut query = reader
+        .prepare_cached("SELECT task_id FROM turns JOIN tasks USING (task) ORDER BY turn DESC LIMIT 1")?;
+    query.query_row([], |row| task_id(row, 0)).optional()
+}
+
+pub(super) fn events_after(
+    reader: &Connection,
+    TaskRow(task): TaskRow,
+    after: i64,
+    limit: usize,
+) -> Result<Vec<StoredEvent>, Error> {
+    let mut query = reader.prepare_cached(
+        "SELECT ts, turn_id, kind, data FROM events JOIN turns USING (turn)
+         WHERE events.task = ?1 AND ts > ?2 ORDER BY ts LIMIT ?3",
+    )?;
+    let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+    let rows = query.query_map([task, after, limit], |row| {
+        Ok(StoredEvent { ts: row.get(0)?, turn_id: parsed(row, 1)?, kind: row.get(2)?, data: row.get(3)? })
+    })?;
+    rows.collect()
+}
+
+pub(super) fn steps(reader: &Connection, TaskRow(task): TaskRow) -> Result<Vec<StoredStep>, Error> {
+    let mut query = reader.prepare_cached(
+        "SELECT turn_id, ts, body FROM steps JOIN turns USING (turn) WHERE steps.task = ?1 ORDER BY step",
+    )?;
+    let rows = query.query_map([task], |row| {
+        let step = serde_json::from_str(row.get_ref(2)?.as_str()?)
+            .map_err(|error| Error::FromSqlConversionFailure(2, Type::Text, Box::new(error)))?;
+        Ok(StoredStep { turn_id: parsed(row, 0)?, ts: row.get(1)?, step })
+    })?;
+    rows.collect()
+}
+
+pub(super) fn open_turns(reader: &Connection) -> Result<Vec<OpenTurn>, Error> {
+    let mut query = reader.prepare(
+        "SELECT task_id, turn_id, starts FROM turns JOIN tasks USING (task)
+         WHERE ended_at IS NULL ORDER BY turn",
+    )?;
+    let rows = query.query_map([], |row| {
+        Ok(OpenTurn { task_id: task_id(row, 0)?, turn_id: parsed(row, 1)?, starts: row.get(2)? })
+    })?;
+    rows.collect()
+}
+
+fn task_id(row: &Row<'_>, column: usize) -> Result<TaskId, Error> {
+    let text: String = row.get(column)?;
+    TaskId::new(text).map_err(|error| Error::FromSqlConversionFailure(column, Type::Text, Box::new(error)))
+}
+
+fn parsed(row: &Row<'_>, column: usize) -> Result<TurnId, Error> {
+    let text = row.get_ref(column)?.as_str()?;
+    text.parse().map_err(|error| Error::FromSqlConversionFailure(column, Type::Text, Box::new(error)))
+}
+
+pub(super) fn block_counts(
+    reader: &Connection,
+    TaskRow(task): TaskRow,
+    turn_id: TurnId,
+) -> Result<BlockCounts, Error> {
+    let mut query = reader.prepare_cached(
+        "WITH this AS (SELECT turn FROM turns WHERE turn_id = ?2)
+         SELECT COUNT(*) FILTER (WHERE kind = 'content_block_start'),
+                COUNT(*) FILTER (WHERE kind = 'content_block_start' AND ts > (
+                    SELECT MAX(ts) FROM steps WHERE task = ?1 AND turn = (SELECT turn FROM this))),
+                COUNT(*) FILTER (WHERE kind = 'content_block_stop')
+         FROM events WHERE task = ?1 AND turn = (SELECT turn FROM this)",
+    )?;
+    query.query_row(rusqlite::params![task, turn_id.to_string()], |row| {
+        Ok(BlockCounts { started: row.get(0)?, since_step: row.get(1)?, stopped: row.get(2)? })
+    })
+}

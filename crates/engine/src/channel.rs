@@ -1,0 +1,88 @@
+//! The event channel: what a turn tells, on its way into the brain and out to whoever listens.
+//!
+//! Each task with a running turn or a listener has one [`TaskChannel`]. An event is stamped by the task's
+//! clock, waits in the outbox, is committed together with the steps and events around it, and only then is
+//! published: nothing is ever seen that is not stored, and stamping, storing and publishing keep one order.
+//! Live and replay are one path: a [`Reader`] reads from a position, and live is reading at the end.
+
+mod clock;
+mod outbox;
+mod reader;
+mod ring;
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use contract::TaskId;
+use service::clock::Clock;
+
+pub use outbox::{Busy, Record, Recorder, TaskChannel};
+pub use reader::{Follow, Reader};
+
+use crate::brain::{Brain, TaskEntry};
+
+/// The channels in use, one per task.
+#[derive(Clone)]
+pub struct Channels {
+    brain: Brain,
+    clock: Arc<dyn Clock>,
+    /// Held by running turns and readers alone: a task that nobody is concerned with costs nothing.
+    open: Arc<Mutex<OpenChannels>>,
+}
+
+type OpenChannels = HashMap<TaskId, Weak<TaskChannel>>;
+
+/// How many entries of [`Channels::open`] are kept before dead ones are swept out.
+const SWEEP_ABOVE: usize = 64;
+
+impl Channels {
+    /// No channel yet.
+    pub fn new(brain: Brain, clock: Arc<dyn Clock>) -> Self {
+        Self { brain, clock, open: Arc::default() }
+    }
+
+    /// The channel of a task, which need not exist yet.
+    pub fn open(&self, task_id: &TaskId) -> Result<Arc<TaskChannel>, rusqlite::Error> {
+        let mut open = self.lock();
+        match open.get(task_id).and_then(Weak::upgrade) {
+            Some(channel) => Ok(channel),
+            None => Ok(self.insert(&mut open, task_id, self.brain.task(task_id)?)),
+        }
+    }
+
+    /// The channel of a task that exists.
+    pub fn existing(&self, task_id: &TaskId) -> Result<Option<Arc<TaskChannel>>, rusqlite::Error> {
+        let mut open = self.lock();
+        if let Some(channel) = open.get(task_id).and_then(Weak::upgrade) {
+            return Ok(Some(channel));
+        }
+        let entry = self.brain.task(task_id)?;
+        Ok(entry.map(|entry| self.insert(&mut open, task_id, Some(entry))))
+    }
+
+    /// Callers look the task up in the store while they hold the lock, so that it never gets two channels.
+    fn lock(&self) -> MutexGuard<'_, OpenChannels> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn insert(
+        &self,
+        open: &mut OpenChannels,
+        task_id: &TaskId,
+        entry: Option<TaskEntry>,
+    ) -> Arc<TaskChannel> {
+        if open.len() > SWEEP_ABOVE {
+            open.retain(|_, channel| channel.strong_count() > 0);
+        }
+        let channel = TaskChannel::new(self.brain.clone(), Arc::clone(&self.clock), task_id.clone(), entry);
+        open.insert(task_id.clone(), Arc::downgrade(&channel));
+        channel
+    }
+}
+
+#[cfg(test)]
+#[path = "channel/failure_tests.rs"]
+mod failure_tests;
+#[cfg(test)]
+#[path = "channel/tests.rs"]
+mod tests;

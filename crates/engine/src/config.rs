@@ -1,0 +1,112 @@
+//! The engine's configuration: the container contract's variables and the engine's own settings.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use contract::KeyHash;
+use service::env::{Env, Faults, Reader};
+use tracing_subscriber::filter::Targets;
+
+use crate::models::ChatModel;
+use crate::models::config::{NotConfigured, model};
+
+/// Who the agent is where the catalog has no `soul.md`.
+const DEFAULT_SOUL: &str = "You are a person's own assistant. You are helpful, honest and brief. You use your \
+                            tools where they help, and say plainly what you did and what you could not do.";
+
+/// A checked configuration.
+pub struct Config {
+    /// The address to listen on: `0.0.0.0:8000`, as in a container, unless `ENGINE_HOST` and `ENGINE_PORT`
+    /// say otherwise.
+    pub listen: SocketAddr,
+    /// The hash of the key that opens the engine.
+    pub key_hash: KeyHash,
+    /// The brain's file.
+    pub brain: PathBuf,
+    /// The agent's folder: `workspace` beside the brain.
+    pub workspace: PathBuf,
+    /// Who the agent is.
+    pub soul: String,
+    /// The model, or why there is none.
+    pub model: Result<Arc<dyn ChatModel>, NotConfigured>,
+    /// What is logged.
+    pub log: Targets,
+}
+
+impl Config {
+    /// Reads the configuration.
+    ///
+    /// # Errors
+    /// All faults at once. A model that cannot be used is none: the engine starts and says what to set.
+    pub fn from_env(env: &dyn Env) -> Result<Self, Faults> {
+        let mut reader = Reader::new(env);
+        let host = reader
+            .or("ENGINE_HOST", "an IP address", IpAddr::V4(Ipv4Addr::UNSPECIFIED), |text| text.parse().ok());
+        let port = reader.or("ENGINE_PORT", "a port from 0 to 65535", 8_000, |text| text.parse().ok());
+        let key_hash = reader.required_secret(
+            "ENGINE_KEY_HASH",
+            "the SHA-256 of the engine's key: 64 lower-case hexadecimal digits",
+            |text| KeyHash::from_hex(text).ok(),
+        );
+        let brain = reader.required("SQLITE_DB_PATH", "the path of the brain's file", |text| {
+            Path::new(text).file_name().map(|_| PathBuf::from(text))
+        });
+        let catalog =
+            reader.required("CATALOG_DIR", "the catalog's folder", |text| Some(PathBuf::from(text)));
+        let level = "a level (error, warn, info, debug, trace) or a list such as `info,engine=debug`";
+        let log = reader
+            .or("ENGINE_LOG_LEVEL", level, Targets::new(), |text| service::logging::parse_filter(text).ok());
+        let log = if reader.text("ENGINE_LOG_LEVEL").is_some() { log } else { default_log() };
+        let soul = catalog.as_deref().map_or_else(|| DEFAULT_SOUL.to_owned(), soul);
+        let config = key_hash.zip(brain).map(|(key_hash, brain)| Self {
+            listen: SocketAddr::new(host, port),
+            key_hash,
+            workspace: brain.with_file_name("workspace"),
+            brain,
+            soul,
+            model: model(env),
+            log,
+        });
+        reader.finish(config)
+    }
+}
+
+fn default_log() -> Targets {
+    Targets::new().with_default(tracing::Level::INFO)
+}
+
+/// The catalog's soul. A catalog that cannot be read never keeps an engine from starting.
+fn soul(catalog: &Path) -> String {
+    match std::fs::read_to_string(catalog.join("soul.md")) {
+        Ok(soul) if !soul.trim().is_empty() => soul,
+        Ok(_) => DEFAULT_SOUL.to_owned(),
+        Err(error) => {
+            if error.kind() != std::io::ErrorKind::NotFound {
+                tracing::warn!(%error, "The catalog's soul.md cannot be read; the default one is used.");
+            }
+            DEFAULT_SOUL.to_owned()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+
+    #[test]
+    fn all_faults_are_reported_at_once() {
+        let env = BTreeMap::from(
+            [("ENGINE_PORT", "x"), ("ENGINE_KEY_HASH", "abc"), ("ENGINE_LOG_LEVEL", "loud")]
+                .map(|(name, value)| (name.to_owned(), value.to_owned())),
+        );
+        let faults = Config::from_env(&env).err().unwrap();
+        let names: Vec<&str> = faults.iter().map(|fault| fault.name.as_str()).collect();
+        let expected =
+            ["ENGINE_PORT", "ENGINE_KEY_HASH", "SQLITE_DB_PATH", "CATALOG_DIR", "ENGINE_LOG_LEVEL"];
+        assert_eq!(names, expected);
+        assert!(!faults.to_string().contains("abc"));
+    }
+}

@@ -1,0 +1,109 @@
+//! A whole engine: from its environment to the listener, stopped in the middle of a turn and started again.
+
+use std::collections::BTreeMap;
+
+use pretty_assertions::assert_eq;
+use serde_json::{Value, json};
+use strict_provider::{Gate, Reply, StrictProvider};
+use tempfile::TempDir;
+use tokio::task::JoinHandle;
+
+use super::*;
+use crate::testing::{parse_sse, shown_text, within};
+
+const KEY: &str = "sk-svc-1";
+
+struct Running {
+    base: String,
+    shutdown: CancellationToken,
+    serving: JoinHandle<()>,
+}
+
+impl Running {
+    async fn start(folder: &TempDir, provider: &StrictProvider) -> Self {
+        let engine = Engine::start(config(folder, provider, "0")).await.unwrap();
+        let base = format!("http://{}", engine.address().unwrap());
+        let shutdown = CancellationToken::new();
+        Self { base, serving: tokio::spawn(engine.serve(shutdown.clone())), shutdown }
+    }
+
+    fn get(&self, path: &str) -> reqwest::RequestBuilder {
+        reqwest::Client::new().get(format!("{}{path}", self.base)).header("X-Engine-Key", KEY)
+    }
+
+    async fn stop(self) {
+        self.shutdown.cancel();
+        within(self.serving).await.unwrap();
+    }
+}
+
+fn config(folder: &TempDir, provider: &StrictProvider, port: &str) -> Config {
+    let brain = folder.path().join("data/brain.sqlite");
+    let base = provider.openai_base_url();
+    let env: BTreeMap<String, String> = [
+        ("ENGINE_HOST", "127.0.0.1"),
+        ("ENGINE_PORT", port),
+        ("ENGINE_KEY_HASH", &contract::KeyHash::of(KEY).to_hex()),
+        ("SQLITE_DB_PATH", brain.to_str().unwrap()),
+        ("CATALOG_DIR", folder.path().to_str().unwrap()),
+        ("LLM_PROVIDER", "openai"),
+        ("OPENAI_API_KEY", "k"),
+        ("LLM_BASE_URL", &base),
+    ]
+    .map(|(name, value)| (name.to_owned(), value.to_owned()))
+    .into();
+    Config::from_env(&env).unwrap()
+}
+
+#[tokio::test]
+async fn stopped_in_the_middle_of_a_turn_it_goes_on_with_it_at_its_next_start() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("soul.md"), "You are Ada.").unwrap();
+    let provider = StrictProvider::start().await.unwrap();
+    let gate = Gate::new();
+    provider.enqueue_all([
+        Reply::of_text("before").deltas(3).hold(1, &gate),
+        Reply::of_text("after the restart"),
+    ]);
+
+    let engine = Running::start(&folder, &provider).await;
+    let health: Value = within(engine.get("/health").send()).await.unwrap().json().await.unwrap();
+    assert_eq!(health["status"], "ok");
+    let body = json!({"task_id": "t", "message": "go"}).to_string();
+    let request = reqwest::Client::new().post(format!("{}/execute", engine.base)).header("X-Engine-Key", KEY);
+    let live = within(request.body(body).send()).await.unwrap();
+    gate.reached().await;
+    engine.stop().await;
+    // The open stream ended in good order, at the end of an event.
+    let seen = parse_sse(&within(live.bytes()).await.unwrap());
+    assert_eq!(seen[0].phase(), Some("started"));
+
+    let engine = Running::start(&folder, &provider).await;
+    let replay = within(engine.get("/execute/replay").send()).await.unwrap();
+    let all = parse_sse(&within(replay.bytes()).await.unwrap());
+    assert!(all.starts_with(&seen));
+    assert_eq!(shown_text(&all, true), "after the restart");
+    assert_eq!(all.last().unwrap().phase(), Some("completed"));
+    assert_eq!(provider.requests()[1].body["messages"][0]["content"], "You are Ada.");
+    engine.stop().await;
+    provider.assert_no_refusals();
+}
+
+#[tokio::test]
+async fn a_taken_address_is_named_and_the_brain_is_free_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let provider = StrictProvider::start().await.unwrap();
+    let taken = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = taken.local_addr().unwrap().port().to_string();
+    let error = Engine::start(config(&folder, &provider, &port)).await.err().unwrap();
+    assert!(error.to_string().contains(&format!("127.0.0.1:{port} (ENGINE_HOST, ENGINE_PORT)")), "{error}");
+    drop(taken);
+    within(async {
+        // The brain's writer frees the lock when it has ended, which nobody waited for.
+        while let Err(error) = Engine::start(config(&folder, &provider, &port)).await {
+            assert!(matches!(error, StartError::Brain(BrainError::Lock(_))), "{error}");
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+}

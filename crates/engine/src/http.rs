@@ -1,0 +1,107 @@
+//! The engine's HTTP interface: extract, call one function, answer.
+
+mod auth;
+mod execute;
+mod health;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use contract::KeyHash;
+use service::clock::Clock;
+use utoipa::OpenApi as _;
+use utoipa::openapi::OpenApi;
+use utoipa::openapi::security::{ApiKey, ApiKeyValue, SecurityScheme};
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use crate::agent::Agent;
+use crate::brain::Brain;
+use crate::models::Gateway;
+use auth::Authenticated;
+
+/// The largest body taken.
+const MAX_BODY: usize = 32 * 1024 * 1024;
+
+/// What handlers work with.
+#[derive(Clone)]
+pub struct State(Arc<Shared>);
+
+struct Shared {
+    agent: Arc<Agent>,
+    brain: Brain,
+    gateway: Arc<Gateway>,
+    key_hash: KeyHash,
+    clock: Arc<dyn Clock>,
+    started: Duration,
+}
+
+impl State {
+    /// The engine has started now.
+    pub(crate) fn new(
+        agent: Arc<Agent>,
+        brain: Brain,
+        gateway: Arc<Gateway>,
+        key_hash: KeyHash,
+        clock: Arc<dyn Clock>,
+    ) -> Self {
+        let started = clock.monotonic();
+        Self(Arc::new(Shared { agent, brain, gateway, key_hash, clock, started }))
+    }
+}
+
+#[derive(utoipa::OpenApi)]
+#[openapi(
+    info(title = "Roundhouse engine", description = "Runs one user's agent."),
+    modifiers(&KeyScheme)
+)]
+struct Document;
+
+/// Declares the scheme that the routes' `security` names.
+struct KeyScheme;
+
+impl utoipa::Modify for KeyScheme {
+    fn modify(&self, document: &mut OpenApi) {
+        let scheme = SecurityScheme::ApiKey(ApiKey::Header(ApiKeyValue::new("X-Engine-Key")));
+        document.components.get_or_insert_default().add_security_scheme("engine_key", scheme);
+    }
+}
+
+fn routes() -> OpenApiRouter<State> {
+    OpenApiRouter::with_openapi(Document::openapi())
+        .routes(routes!(health::health))
+        .routes(routes!(execute::execute))
+        .routes(routes!(execute::replay))
+        .routes(routes!(openapi))
+}
+
+/// The engine's router.
+pub fn router(state: State) -> Router {
+    let (router, _) = routes().with_state(state).split_for_parts();
+    service::http::finish(router, MAX_BODY)
+}
+
+/// The OpenAPI document of [`router`], made when it is asked for: an idle engine does not keep it.
+pub fn document() -> OpenApi {
+    routes().into_openapi()
+}
+
+/// This service's OpenAPI 3.1 document.
+#[utoipa::path(
+    get, path = "/openapi.json", security(("engine_key" = [])),
+    responses((status = 200, description = "The document"), (status = 401, body = contract::ErrorBody)),
+)]
+async fn openapi(_: Authenticated) -> axum::Json<OpenApi> {
+    axum::Json(document())
+}
+
+#[cfg(test)]
+#[path = "http/app.rs"]
+mod app;
+#[cfg(test)]
+#[path = "http/stream_tests.rs"]
+mod stream_tests;
+#[cfg(test)]
+#[path = "http/tests.rs"]
+mod tests;

@@ -1,0 +1,149 @@
+//! `POST /execute` and `GET /execute/replay`.
+
+use std::convert::Infallible;
+
+use axum::body::{Body, Bytes};
+use axum::extract::State as Extract;
+use axum::http::{HeaderMap, HeaderName, header};
+use axum::response::{IntoResponse, Response};
+use contract::engine::{Execute, Replay};
+use contract::event::SentEvent;
+use contract::{ErrorBody, ErrorCode, TaskId};
+use futures::{Stream, StreamExt as _};
+use service::http::{ApiError, Json, Query};
+use tokio_util::sync::CancellationToken;
+use utoipa::IntoParams;
+
+use super::State;
+use super::auth::Authenticated;
+use crate::agent::{ExecuteError, ReplayError};
+use crate::channel::Reader;
+
+const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
+
+/// Runs a turn and streams its events. The turn goes on if the client leaves.
+#[utoipa::path(
+    post, path = "/execute", request_body = Execute, security(("engine_key" = [])),
+    responses(
+        (status = 200, description = "The turn's events", body = SentEvent, content_type = "text/event-stream"),
+        (status = 400, body = ErrorBody, description = "INVALID_REQUEST"),
+        (status = 401, body = ErrorBody, description = "INVALID_ENGINE_KEY"),
+        (status = 409, body = ErrorBody, description = "TASK_BUSY"),
+        (status = 413, body = ErrorBody, description = "PAYLOAD_TOO_LARGE"),
+        (status = 500, body = ErrorBody, description = "INTERNAL_ERROR"),
+        (status = 503, body = ErrorBody, description = "SHUTTING_DOWN, OVERLOADED"),
+    ),
+)]
+pub(super) async fn execute(
+    _: Authenticated,
+    Extract(State(shared)): Extract<State>,
+    Json(request): Json<Execute>,
+) -> Result<Response, ApiError> {
+    let reader = shared.agent.execute(request).await?;
+    Ok(stream(reader, shared.agent.stopping().clone()))
+}
+
+/// The query of [`replay`], for the OpenAPI document.
+#[derive(IntoParams)]
+#[into_params(parameter_in = Query)]
+#[expect(dead_code, reason = "only its description is used; `contract::engine::Replay` is what is parsed")]
+struct ReplayQuery {
+    /// Events after this time (Unix milliseconds). `Last-Event-ID` beats it.
+    #[param(minimum = 0, default = 0)]
+    after: Option<i64>,
+    /// The task; by default the one that ran last.
+    #[param(value_type = Option<String>)]
+    task_id: Option<TaskId>,
+}
+
+/// Streams the events of a task after a point in time, and follows live while a turn runs.
+#[utoipa::path(
+    get, path = "/execute/replay", params(ReplayQuery), security(("engine_key" = [])),
+    responses(
+        (status = 200, description = "The events", body = SentEvent, content_type = "text/event-stream"),
+        (status = 400, body = ErrorBody, description = "INVALID_REQUEST"),
+        (status = 401, body = ErrorBody, description = "INVALID_ENGINE_KEY"),
+        (status = 404, body = ErrorBody, description = "TASK_NOT_FOUND"),
+        (status = 500, body = ErrorBody, description = "INTERNAL_ERROR"),
+    ),
+)]
+pub(super) async fn replay(
+    _: Authenticated,
+    Extract(State(shared)): Extract<State>,
+    headers: HeaderMap,
+    Query(query): Query<Replay>,
+) -> Result<Response, ApiError> {
+    let after = match last_event_id(&headers)? {
+        Some(id) => id,
+        None => query.after.map_or(0, contract::wire::Bounded::get),
+    };
+    let reader = shared.agent.replay(query.task_id, after)?;
+    Ok(stream(reader, shared.agent.stopping().clone()))
+}
+
+fn last_event_id(headers: &HeaderMap) -> Result<Option<i64>, ApiError> {
+    // Browsers send an empty one for "none yet".
+    let Some(value) = headers.get(LAST_EVENT_ID).filter(|value| !value.is_empty()) else { return Ok(None) };
+    let id = value.to_str().ok().and_then(|text| text.parse().ok()).filter(|id| *id >= 0);
+    id.map(Some).ok_or_else(|| {
+        let message = "`Last-Event-ID`: must be the id of an event, an integer of at least 0";
+        ApiError::new(ErrorCode::InvalidRequest, message)
+    })
+}
+
+/// The answer that carries what `reader` reads, until its end or the engine's.
+fn stream(reader: Reader, stopping: CancellationToken) -> Response {
+    let headers = [
+        (header::CONTENT_TYPE, "text/event-stream"),
+        (header::CACHE_CONTROL, "no-cache, no-transform"),
+        (HeaderName::from_static("x-accel-buffering"), "no"),
+    ];
+    let body = Body::from_stream(events(reader).take_until(stopping.cancelled_owned()));
+    (headers, body).into_response()
+}
+
+fn events(reader: Reader) -> impl Stream<Item = Result<Bytes, Infallible>> {
+    futures::stream::unfold(reader, |mut reader| async move {
+        match reader.next().await {
+            Ok(events) => events.map(|events| (Ok(events), reader)),
+            Err(error) => {
+                tracing::error!(%error, "Events could not be read; the stream ends and may be replayed.");
+                None
+            }
+        }
+    })
+}
+
+impl From<ExecuteError> for ApiError {
+    fn from(error: ExecuteError) -> Self {
+        let code = match &error {
+            ExecuteError::Invalid(_) => ErrorCode::InvalidRequest,
+            ExecuteError::Busy => ErrorCode::TaskBusy,
+            ExecuteError::Overloaded => {
+                return Self::new(ErrorCode::Overloaded, error.to_string()).retry_after(1);
+            }
+            ExecuteError::Stopping => {
+                return Self::new(ErrorCode::ShuttingDown, error.to_string()).retry_after(1);
+            }
+            ExecuteError::Read(_) | ExecuteError::Write(_) => {
+                tracing::error!(%error, "A turn could not be begun.");
+                return Self::internal();
+            }
+        };
+        Self::new(code, error.to_string())
+    }
+}
+
+impl From<ReplayError> for ApiError {
+    fn from(error: ReplayError) -> Self {
+        match error {
+            ReplayError::UnknownTask => {
+                Self::new(ErrorCode::TaskNotFound, "there is no such task, or none yet")
+            }
+            ReplayError::Read(error) => {
+                tracing::error!(%error, "Events could not be read.");
+                Self::internal()
+            }
+        }
+    }
+}

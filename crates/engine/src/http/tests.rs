@@ -1,0 +1,190 @@
+//! What is refused and how, who may call, and the document of it all.
+
+use pretty_assertions::assert_eq;
+use serde_json::{Value, json};
+use strict_provider::{Gate, Reply, StrictProvider};
+
+use super::app::{App, KEY, events, refusal};
+use super::*;
+use crate::testing::within;
+
+#[tokio::test]
+async fn health_needs_no_key_and_has_exactly_its_fields() {
+    let app = App::start().await;
+    let response = within(app.keyless("GET", "/health").send()).await.unwrap();
+    assert_eq!(response.status(), 200);
+    let mut health: Value = within(response.json()).await.unwrap();
+    assert!(health["uptime_seconds"].as_f64().unwrap() >= 0.0);
+    health["uptime_seconds"] = json!(0);
+    let subsystems = json!({"database": "ok", "llm_provider": "ok", "asset_directory": "ok"});
+    assert_eq!(health, json!({"status": "ok", "uptime_seconds": 0, "subsystems": subsystems}));
+    app.stop().await;
+}
+
+#[tokio::test]
+async fn an_engine_without_a_provider_is_degraded_and_says_what_to_set() {
+    let app = App::with_env(StrictProvider::start().await.unwrap(), &[]).await;
+    let response = within(app.keyless("GET", "/health").send()).await.unwrap();
+    assert_eq!(response.status(), 200);
+    let health: Value = within(response.json()).await.unwrap();
+    assert_eq!(health["status"], "degraded");
+    assert!(health["subsystems"]["llm_provider"].as_str().unwrap().contains("LLM_PROVIDER is not set"));
+    assert_eq!(health["subsystems"]["database"], "ok");
+    app.stop().await;
+}
+
+#[tokio::test]
+async fn every_route_but_health_is_closed_without_the_right_key() {
+    let app = App::start().await;
+    let mut routes = 0;
+    for (path, item) in &document().paths.paths {
+        let methods = serde_json::to_value(item).unwrap();
+        for method in methods.as_object().unwrap().keys().filter(|_| path != "/health") {
+            routes += 1;
+            for key in [None, Some(""), Some("sk-svc-wrong"), Some("sk-svc-righ"), Some("SK-SVC-RIGHT")] {
+                // A wrong body behind a wrong key: the key is looked at first.
+                let mut request = app.keyless(&method.to_uppercase(), path).body("{");
+                if let Some(key) = key {
+                    request = request.header("X-Engine-Key", key);
+                }
+                refusal(within(request.send()).await.unwrap(), 401, "INVALID_ENGINE_KEY").await;
+            }
+        }
+    }
+    assert_eq!(routes, 3);
+    app.stop().await;
+}
+
+#[tokio::test]
+async fn a_wrong_field_is_refused_by_name() {
+    let app = App::start().await;
+    let long = "x".repeat(1_025);
+    for (field, value) in [
+        ("message", None),
+        ("message", Some(json!(null))),
+        ("message", Some(json!(7))),
+        ("message", Some(json!(["a"]))),
+        ("message", Some(json!(""))),
+        ("task_id", None),
+        ("task_id", Some(json!(null))),
+        ("task_id", Some(json!(7))),
+        ("task_id", Some(json!(""))),
+        ("task_id", Some(json!(long))),
+        ("media", Some(json!({}))),
+        ("media", Some(json!([{"type": "text", "text": "x"}]))),
+        ("direct", Some(json!("true"))),
+        ("edit_message_id", Some(json!(7))),
+        ("edit_message_id", Some(json!("msg_1"))),
+        ("retry_message_id", Some(json!("turn_0198a1b2c3d4e5f60718293a4b5c6d7e"))),
+        ("max_turns", Some(json!(0))),
+        ("max_turns", Some(json!(-1))),
+        ("max_turns", Some(json!(1.5))),
+        ("max_turns", Some(json!("3"))),
+        ("super_thinking", Some(json!(1))),
+    ] {
+        let mut body = json!({"message": "hi", "task_id": "t"});
+        match &value {
+            Some(value) => body[field] = value.clone(),
+            None => drop(body.as_object_mut().unwrap().remove(field)),
+        }
+        let message = refusal(app.post(body.to_string()).await, 400, "INVALID_REQUEST").await;
+        assert!(message.contains(&format!("`{field}`")), "{value:?}: {message}");
+    }
+    // Nothing of this began anything.
+    refusal(app.replay("").await, 404, "TASK_NOT_FOUND").await;
+    app.stop().await;
+}
+
+#[tokio::test]
+async fn a_body_that_is_no_json_object_is_refused() {
+    let app = App::start().await;
+    for body in ["", "{", "[]", "null", "\"a\"", "{\"message\": \"a\", \"task_id\": \"t\"} x", "\u{0}"] {
+        refusal(app.post(body).await, 400, "INVALID_REQUEST").await;
+    }
+    let not_utf8 = b"{\"message\": \"\xff\", \"task_id\": \"t\"}".to_vec();
+    refusal(app.post(not_utf8).await, 400, "INVALID_REQUEST").await;
+    refusal(app.post(vec![b' '; MAX_BODY + 1]).await, 413, "PAYLOAD_TOO_LARGE").await;
+    app.stop().await;
+}
+
+#[tokio::test]
+async fn optional_fields_may_be_null_and_unknown_ones_are_ignored() {
+    let app = App::start().await;
+    let body = json!({
+        "message": "hi", "task_id": "t", "media": null, "direct": null, "edit_message_id": null,
+        "retry_message_id": null, "max_turns": null, "super_thinking": null, "colour": "red",
+    });
+    let first = events(app.post(body.to_string()).await).await;
+    assert_eq!(first.last().unwrap().data["text"], "hi");
+    let body = json!({
+        "message": "hi", "task_id": "t", "media": [], "direct": true, "max_turns": i64::MAX,
+        "super_thinking": true,
+    });
+    assert_eq!(events(app.post(body.to_string()).await).await.last().unwrap().data["text"], "hi");
+    app.stop().await;
+}
+
+#[tokio::test]
+async fn any_task_id_is_taken_that_is_text() {
+    let app = App::start().await;
+    for task in ["a/b?c&d=é", "\n\u{0}\u{1F600}", " ", "..", &"x".repeat(1_024)] {
+        let said = app.say(task, "hi").await;
+        assert_eq!(said[0].data["task_id"], task);
+        let encoded: Vec<String> = task.bytes().map(|byte| format!("%{byte:02X}")).collect();
+        assert_eq!(events(app.replay(&format!("?task_id={}", encoded.concat())).await).await, said);
+    }
+    app.stop().await;
+}
+
+#[tokio::test]
+async fn unknown_paths_and_methods_are_refused_in_the_envelope() {
+    let app = App::start().await;
+    for path in ["/", "/nowhere", "/execute/", "/health/x", "/Execute"] {
+        let response = within(app.request("GET", path).send()).await.unwrap();
+        refusal(response, 404, "NOT_FOUND").await;
+    }
+    for (method, path, allow) in [
+        ("GET", "/execute", "POST"),
+        ("POST", "/health", "GET,HEAD"),
+        ("DELETE", "/execute/replay", "GET,HEAD"),
+    ] {
+        let response = within(app.request(method, path).send()).await.unwrap();
+        assert_eq!(response.headers()["allow"], allow, "{method} {path}");
+        refusal(response, 405, "METHOD_NOT_ALLOWED").await;
+    }
+    app.stop().await;
+}
+
+#[tokio::test]
+async fn a_second_turn_on_a_busy_task_is_refused_and_a_stopping_engine_refuses_all() {
+    let app = App::start().await;
+    let gate = Gate::new();
+    app.provider.enqueue(Reply::of_text("slow").hold(0, &gate));
+    let body = json!({"message": "hi", "task_id": "t"}).to_string();
+    let running = app.post(body.clone()).await;
+    assert_eq!(running.status(), 200);
+    gate.reached().await;
+    refusal(app.post(body.clone()).await, 409, "TASK_BUSY").await;
+
+    within(app.agent.stop(std::time::Duration::from_secs(5))).await;
+    let response = app.post(body).await;
+    assert_eq!(response.headers()["retry-after"], "1");
+    refusal(response, 503, "SHUTTING_DOWN").await;
+    // The stream that was open has ended, in good order and without an end of its turn.
+    assert!(events(running).await.iter().all(|event| !event.event().ends_turn()));
+    app.stop().await;
+}
+
+#[tokio::test]
+async fn the_document_describes_the_routes() {
+    let app = App::start().await;
+    let response = within(app.request("GET", "/openapi.json").send()).await.unwrap();
+    assert_eq!(response.status(), 200);
+    let served: Value = within(response.json()).await.unwrap();
+    assert_eq!(served, serde_json::to_value(document()).unwrap());
+    let key = served["components"]["securitySchemes"]["engine_key"].clone();
+    assert_eq!(key, json!({"type": "apiKey", "in": "header", "name": "X-Engine-Key"}));
+    assert!(!served.to_string().contains(KEY));
+    insta::assert_json_snapshot!("openapi", served);
+    app.stop().await;
+}

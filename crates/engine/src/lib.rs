@@ -1,0 +1,112 @@
+//! The engine: an HTTP service that runs one user's agent and comes right through any crash.
+//!
+//! A turn is a state machine over a journal ([`agent`]); its events go through a [`channel`] that stores before
+//! it shows; both live in one SQLite file, the [`brain`]. [`models`] are behind a gateway, [`tools`] behind one
+//! interface, and [`http`] only translates.
+
+pub mod agent;
+pub mod brain;
+pub mod channel;
+pub mod config;
+pub mod http;
+pub mod models;
+#[cfg(test)]
+mod testing;
+pub mod tools;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use service::clock::{Clock, SystemClock};
+use service::serve::{Bounds, serve};
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+
+use crate::agent::{Agent, Means};
+use crate::brain::{Brain, BrainError};
+use crate::config::Config;
+use crate::models::Gateway;
+use crate::tools::Toolbox;
+
+/// The accept loop's bounds. Streams end by themselves at shutdown, so the drain is short.
+const BOUNDS: Bounds = Bounds {
+    max_connections: 1_024,
+    header_read_timeout: Duration::from_secs(30),
+    drain: Duration::from_secs(3),
+};
+
+/// How long turns may take to stop. With the drain and the checkpoint it stays within the 10 s that the
+/// engine has to shut down.
+const TURNS_STOP: Duration = Duration::from_secs(3);
+
+/// Why an engine could not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// Its address cannot be listened on.
+    #[error("{address} (ENGINE_HOST, ENGINE_PORT) cannot be listened on: another process may have it")]
+    Listen {
+        /// The address.
+        address: SocketAddr,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
+    /// Its brain cannot be used.
+    #[error(transparent)]
+    Brain(#[from] BrainError),
+}
+
+/// An engine that is ready to serve.
+pub struct Engine {
+    listener: TcpListener,
+    brain: Brain,
+    agent: Arc<Agent>,
+    state: http::State,
+}
+
+impl Engine {
+    /// Opens the brain, listens, and takes up the turns that were left open.
+    pub async fn start(config: Config) -> Result<Self, StartError> {
+        let address = config.listen;
+        let brain = Brain::open(&config.brain)?;
+        let listener =
+            TcpListener::bind(address).await.map_err(|source| StartError::Listen { address, source })?;
+        let gateway = Arc::new(Gateway::new(config.model));
+        if gateway.model().is_err() {
+            tracing::warn!(reason = gateway.status(), "No model can be used; turns will end in an error.");
+        }
+        let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
+        let means = Means {
+            gateway: Arc::clone(&gateway),
+            toolbox: Toolbox::built_in(&config.workspace),
+            clock: Arc::clone(&clock),
+            soul: config.soul,
+        };
+        let agent = Arc::new(Agent::new(brain.clone(), means));
+        agent.resume().map_err(BrainError::from)?;
+        let state = http::State::new(Arc::clone(&agent), brain.clone(), gateway, config.key_hash, clock);
+        Ok(Self { listener, brain, agent, state })
+    }
+
+    /// The address that it listens on.
+    pub fn address(&self) -> std::io::Result<SocketAddr> {
+        self.listener.local_addr()
+    }
+
+    /// Serves until `shutdown`. Then turns stop where they are, streams end, and the brain is closed.
+    pub async fn serve(self, shutdown: CancellationToken) {
+        let Self { listener, brain, agent, state } = self;
+        let serving = serve(listener, http::router(state), BOUNDS, shutdown.clone());
+        let stopping = async {
+            shutdown.cancelled().await;
+            agent.stop(TURNS_STOP).await;
+        };
+        tokio::join!(serving, stopping);
+        brain.close().await;
+    }
+}
+
+#[cfg(test)]
+#[path = "engine_tests.rs"]
+mod tests;

@@ -1,0 +1,264 @@
+//! Language models: the gateway (which model, retries, health) and the providers behind one interface.
+//!
+//! A message is kept as the ordered blocks that the model gave, thinking and signatures byte for byte, so that
+//! what is sent back is what came. A provider is two pure halves, what it sends and how it reads the answer's
+//! stream, around one shared HTTP call; the `scripted` provider has no HTTP in the middle.
+
+mod anthropic;
+pub mod config;
+#[cfg(test)]
+mod decoding;
+mod gateway;
+mod http;
+mod openai;
+pub mod scripted;
+
+use contract::event::BlockType;
+use contract::{CallId, event};
+use futures::stream::BoxStream;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+pub use gateway::{Gateway, Retry};
+
+/// One block of a model's answer.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+pub enum Block {
+    /// Output text.
+    Text {
+        /// The text.
+        text: String,
+    },
+    /// Reasoning, with the provider's signature over it.
+    Thinking {
+        /// The reasoning.
+        thinking: String,
+        /// The provider's proof that it wrote it.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        signature: Option<String>,
+    },
+    /// Reasoning that the provider shows to nobody.
+    RedactedThinking {
+        /// The provider's sealed form.
+        data: String,
+    },
+    /// A tool call.
+    ToolUse(ToolUse),
+}
+
+/// A model's call of a tool.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ToolUse {
+    /// Our id of the call.
+    pub call_id: CallId,
+    /// The provider's id of the call, by which it knows the result.
+    pub provider_id: String,
+    /// The tool.
+    pub name: String,
+    /// Its input, a JSON object.
+    pub input: Value,
+    /// Why the call can never run, such as an answer that was cut off in its middle.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub broken: Option<String>,
+}
+
+/// A model's whole answer.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Answer {
+    /// What it said, in its order.
+    pub blocks: Vec<Block>,
+    /// What it cost.
+    pub usage: Tokens,
+}
+
+impl Answer {
+    /// The answer's text: its text blocks, joined.
+    pub fn text(&self) -> String {
+        let texts = self.blocks.iter().filter_map(|block| match block {
+            Block::Text { text } => Some(text.as_str()),
+            _ => None,
+        });
+        texts.collect()
+    }
+
+    /// The calls that it makes, in its order.
+    pub fn calls(&self) -> impl Iterator<Item = &ToolUse> {
+        self.blocks.iter().filter_map(|block| match block {
+            Block::ToolUse(call) => Some(call),
+            _ => None,
+        })
+    }
+}
+
+/// Tokens of one model call.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Tokens {
+    /// All of the prompt, cached parts included.
+    pub input: u64,
+    /// All that the model wrote, reasoning included.
+    pub output: u64,
+    /// Prompt tokens read from the provider's cache.
+    pub cache_read: u64,
+    /// Prompt tokens written to the provider's cache.
+    pub cache_write: u64,
+    /// Output tokens spent on reasoning.
+    pub reasoning: u64,
+}
+
+impl Tokens {
+    /// Adds another call's tokens to a turn's usage.
+    pub fn add_to(self, usage: &mut event::Usage) {
+        usage.input_tokens += self.input;
+        usage.output_tokens += self.output;
+        usage.cache_read_tokens += self.cache_read;
+        usage.cache_write_tokens += self.cache_write;
+        usage.reasoning_tokens += self.reasoning;
+    }
+}
+
+/// What came of a tool call.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ToolOutcome {
+    /// What the tool gave.
+    pub output: String,
+    /// Why it failed; absent if it did not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+    /// How long it took.
+    pub duration_ms: u64,
+}
+
+/// One message of a conversation, as a model is sent it.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Message {
+    /// From the user.
+    User {
+        /// What the user wrote.
+        text: String,
+    },
+    /// From the model.
+    Assistant {
+        /// The model that said it: another one is not shown its reasoning.
+        model: String,
+        /// What it said.
+        blocks: Vec<Block>,
+    },
+    /// The results of all the calls of the message before, in the order of the calls.
+    Results(Vec<ToolReply>),
+}
+
+/// A tool's result, as a model is sent it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ToolReply {
+    /// The provider's id of the call.
+    pub provider_id: String,
+    /// What the model is told.
+    pub text: String,
+    /// Whether the tool failed.
+    pub is_error: bool,
+}
+
+/// A tool, as a model is told of it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ToolSpec {
+    /// Its name.
+    pub name: String,
+    /// What it does and when to use it.
+    pub description: String,
+    /// The JSON Schema of its input.
+    pub input_schema: Value,
+}
+
+/// What a model is asked.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Request<'a> {
+    /// Who the model is to be.
+    pub system: &'a str,
+    /// The conversation so far.
+    pub messages: &'a [Message],
+    /// The tools it may call.
+    pub tools: &'a [ToolSpec],
+    /// Whether it may think before it answers.
+    pub thinking: bool,
+}
+
+/// A part of a streamed answer.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Part {
+    /// A block begins.
+    Start(BlockType),
+    /// More text of the open block (text and thinking only: a tool call is told when it is whole).
+    Delta(String),
+    /// The open block ends.
+    Stop,
+    /// The answer is whole. Nothing follows.
+    Done(Answer),
+}
+
+/// A streamed answer. It ends with [`Part::Done`] or an error.
+pub type Parts = BoxStream<'static, Result<Part, ModelError>>;
+
+/// A language model.
+pub trait ChatModel: Send + Sync {
+    /// The model's name, as `usage` tells it and as messages are marked with it.
+    fn name(&self) -> &str;
+
+    /// Asks the model. Nothing is sent before the stream is polled, and dropping it breaks the call off.
+    fn ask(&self, request: &Request<'_>) -> Parts;
+}
+
+/// Why a call of a model failed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+pub struct ModelError {
+    /// What kind of failure it is: decides what happens next.
+    pub kind: ModelErrorKind,
+    /// What went wrong, for a person. Never holds a key.
+    pub message: String,
+    /// When the provider wants to be asked again.
+    pub retry_after: Option<std::time::Duration>,
+}
+
+/// Kinds of failures of a model call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ModelErrorKind {
+    /// No usable provider is configured.
+    NotConfigured,
+    /// The provider refused the key (401, 403).
+    Auth,
+    /// The provider refused the request (400, 404, 413, 422): the same one will be refused again.
+    Refused,
+    /// The account's quota is used up: waiting does not help.
+    Quota,
+    /// Overloaded, rate limited or failing (408, 409, 429, 5xx): may pass.
+    Busy,
+    /// The provider could not be reached, fell silent, or its stream broke off.
+    Broken,
+}
+
+impl ModelError {
+    /// A failure of `kind`, without a wish for when to be asked again.
+    pub fn new(kind: ModelErrorKind, message: impl Into<String>) -> Self {
+        Self { kind, message: message.into(), retry_after: None }
+    }
+}
+
+/// What the model is told of a call that its answer was cut off in.
+const CUT_OFF: &str = "the answer was cut off at its length limit inside this call, so it was not run";
+
+/// A tool call's input as it was streamed. Input that is not a JSON object becomes an empty one, so that the
+/// history stays valid, with the reason why the call cannot run.
+fn tool_input(text: &str) -> (Value, Option<String>) {
+    let empty = || Value::Object(serde_json::Map::new());
+    if text.trim().is_empty() {
+        return (empty(), None);
+    }
+    match serde_json::from_str(text) {
+        Ok(input @ Value::Object(_)) => (input, None),
+        Ok(_) => (empty(), Some("the call's input was not a JSON object, so it was not run".into())),
+        Err(error) => {
+            (empty(), Some(format!("the call's input was not valid JSON ({error}), so it was not run")))
+        }
+    }
+}

@@ -1,0 +1,251 @@
+//! The protocol as its documentation shows it, read in pieces of any size, and what is sent back.
+
+use pretty_assertions::assert_eq;
+
+use super::super::decoding::{answer, error, told};
+use super::super::{ToolReply, ToolSpec};
+use super::*;
+
+/// A stream after the vendor's documentation: thinking with its signature in parts, text, pings, an event of a
+/// type that is yet to come, and a tool call whose input comes in parts.
+const STREAM: &str = r#"event: message_start
+data: {"type":"message_start","message":{"id":"msg_01","type":"message","role":"assistant","content":[],"model":"claude-sonnet-4-5","stop_reason":null,"stop_sequence":null,"usage":{"input_tokens":472,"cache_creation_input_tokens":20,"cache_read_input_tokens":1000,"output_tokens":2}}}
+
+event: content_block_start
+data: {"type":"content_block_start","index":0,"content_block":{"type":"thinking","thinking":"","signature":""}}
+
+event: ping
+data: {"type": "ping"}
+
+event: content_block_delta
+data: {"type":"content_block_delta","index":0,"delta":{"type":"thinking_delta","thinking":"Is it cold? "}}
+
+event: content_block_delta
+data: {"type":"content_block_delta","index":0,"delta":{"type":"thinking_delta","thinking":"Grüße 🦀"}}
+
+event: content_block_delta
+data: {"type":"content_block_delta","index":0,"delta":{"type":"signature_delta","signature":"EqQBCgIYAhIM"}}
+
+event: content_block_delta
+data: {"type":"content_block_delta","index":0,"delta":{"type":"signature_delta","signature":"1gbcDa9GJwZA=="}}
+
+event: content_block_stop
+data: {"type":"content_block_stop","index":0}
+
+event: content_block_start
+data: {"type":"content_block_start","index":1,"content_block":{"type":"redacted_thinking","data":"EmwKAhgBEgy3va3"}}
+
+event: content_block_stop
+data: {"type":"content_block_stop","index":1}
+
+: a comment, which some proxies send to keep a connection open
+
+event: content_block_start
+data: {"type":"content_block_start","index":2,"content_block":{"type":"text","text":""}}
+
+event: content_block_delta
+data: {"type":"content_block_delta","index":2,"delta":{"type":"text_delta","text":"Okay"}}
+
+event: content_block_delta
+data: {"type":"content_block_delta","index":2,"delta":{"type":"of_the_future","text":"?"}}
+
+event: content_block_delta
+data: {"type":"content_block_delta","index":2,"delta":{"type":"text_delta","text":", let's\ncheck"}}
+
+event: content_block_stop
+data: {"type":"content_block_stop","index":2}
+
+event: content_block_start
+data: {"type":"content_block_start","index":3,"content_block":{"type":"tool_use","id":"toolu_01T1x1fJ34qAmk2tNTrN7Up6","name":"get_weather","input":{}}}
+
+event: content_block_delta
+data: {"type":"content_block_delta","index":3,"delta":{"type":"input_json_delta","partial_json":""}}
+
+event: content_block_delta
+data: {"type":"content_block_delta","index":3,"delta":{"type":"input_json_delta","partial_json":"{\"location\":"}}
+
+event: content_block_delta
+data: {"type":"content_block_delta","index":3,"delta":{"type":"input_json_delta","partial_json":" \"San Francisco, CA\"}"}}
+
+event: content_block_stop
+data: {"type":"content_block_stop","index":3}
+
+event: event_of_the_future
+data: {"type":"event_of_the_future","index":4}
+
+event: message_delta
+data: {"type":"message_delta","delta":{"stop_reason":"tool_use","stop_sequence":null},"usage":{"output_tokens":89}}
+
+event: message_stop
+data: {"type":"message_stop"}
+
+"#;
+
+#[test]
+fn a_documented_stream_reads_the_same_however_it_is_cut() {
+    let expected = [
+        "start Thinking",
+        "delta Is it cold? ",
+        "delta Grüße 🦀",
+        "stop",
+        "start Text",
+        "delta Okay",
+        "delta , let's\ncheck",
+        "stop",
+        "start ToolUse",
+        "stop",
+        r#"thinking Is it cold? Grüße 🦀 Some("EqQBCgIYAhIM1gbcDa9GJwZA==")"#,
+        "redacted EmwKAhgBEgy3va3",
+        "text Okay, let's\ncheck",
+        r#"call toolu_01T1x1fJ34qAmk2tNTrN7Up6 get_weather {"location":"San Francisco, CA"} None"#,
+        "Tokens { input: 1492, output: 89, cache_read: 1000, cache_write: 20, reasoning: 0 }",
+    ];
+    assert_eq!(told(STREAM, Decoding::default), expected);
+}
+
+#[test]
+fn a_stream_that_ends_before_its_mark_is_broken_wherever_it_ends() {
+    let (before_mark, _) = STREAM.split_once("event: message_stop").unwrap();
+    for (at, _) in before_mark.match_indices("\n\n") {
+        let error = error(&STREAM[..at + 2], Decoding::default());
+        assert_eq!(error.kind, ModelErrorKind::Broken);
+        assert!(error.message.contains("without its end mark"), "{error}");
+    }
+}
+
+#[test]
+fn errors_in_the_stream_are_told_apart() {
+    use ModelErrorKind::{Auth, Broken, Busy, Quota, Refused};
+    for (kind, expected) in [
+        ("overloaded_error", Busy),
+        ("api_error", Busy),
+        ("rate_limit_error", Busy),
+        ("timeout_error", Busy),
+        ("invalid_request_error", Refused),
+        ("authentication_error", Auth),
+        ("permission_error", Auth),
+        ("billing_error", Quota),
+    ] {
+        let data = json!({"type": "error", "error": {"type": kind, "message": "Overloaded"}});
+        let error = error(&format!("event: error\ndata: {data}\n\n"), Decoding::default());
+        assert_eq!(error.kind, expected, "{kind}");
+        assert!(error.message.contains("Overloaded"));
+    }
+    for data in ["{", "[]", "{}", r#"{"type":"content_block_delta","index":0}"#] {
+        assert_eq!(error(&format!("data: {data}\n\n"), Decoding::default()).kind, Broken, "{data}");
+    }
+}
+
+/// An answer of a text and a call, cut off for `reason` or not.
+fn stopped_for(reason: &str, input: &str) -> ToolUse {
+    let input = json!({"type": "input_json_delta", "partial_json": input});
+    let events = [
+        json!({"type": "message_start", "message": {"usage": {"input_tokens": 1}}}),
+        json!({"type": "content_block_start", "index": 0,
+               "content_block": {"type": "tool_use", "id": "toolu_1", "name": "t", "input": {}}}),
+        json!({"type": "content_block_delta", "index": 0, "delta": input}),
+        json!({"type": "content_block_stop", "index": 0}),
+        json!({"type": "message_delta", "delta": {"stop_reason": reason}, "usage": {"output_tokens": 1}}),
+        json!({"type": "message_stop"}),
+    ];
+    let lines: Vec<String> = events.iter().map(|event| format!("data: {event}\n\n")).collect();
+    answer(&lines.concat(), Decoding::default()).calls().next().unwrap().clone()
+}
+
+#[test]
+fn a_call_that_the_answer_was_cut_off_in_is_marked() {
+    let whole = stopped_for("tool_use", "{\"a\":1}");
+    assert_eq!((whole.input, whole.broken), (json!({"a": 1}), None));
+    for reason in ["max_tokens", "model_context_window_exceeded"] {
+        // Whole by chance, or cut before its first character: neither may be run.
+        for input in ["{\"a\":1}", "", "{\"a\":"] {
+            assert!(stopped_for(reason, input).broken.is_some(), "{reason} {input}");
+        }
+    }
+    assert_eq!(stopped_for("tool_use", "").broken, None);
+}
+
+fn call(provider_id: &str) -> Block {
+    Block::ToolUse(ToolUse {
+        call_id: CallId::new(),
+        provider_id: provider_id.into(),
+        name: "read_file".into(),
+        input: json!({"path": "a"}),
+        broken: None,
+    })
+}
+
+fn text(text: &str) -> Block {
+    Block::Text { text: text.into() }
+}
+
+fn conversation() -> Vec<Message> {
+    let thinking = Block::Thinking { thinking: "Hm \u{1F600}".into(), signature: Some("c2ln".into()) };
+    let unsigned = Block::Thinking { thinking: "cut off".into(), signature: None };
+    let redacted = Block::RedactedThinking { data: "ZGF0YQ==".into() };
+    let ours = vec![thinking, redacted, text("\n\n"), text("I read."), call("toolu_1"), call("toolu_2")];
+    let reply = |provider_id: &str, text: &str, is_error| ToolReply {
+        provider_id: provider_id.into(),
+        text: text.into(),
+        is_error,
+    };
+    vec![
+        Message::User { text: "read it".into() },
+        Message::Assistant { model: "m".into(), blocks: ours },
+        Message::Results(vec![reply("toolu_1", "green", false), reply("toolu_2", "no such file", true)]),
+        Message::Assistant { model: "m".into(), blocks: vec![unsigned] },
+        Message::User { text: "and?".into() },
+    ]
+}
+
+fn request(messages: &[Message]) -> Request<'_> {
+    Request { system: "Be brief.", messages, tools: &[], thinking: false }
+}
+
+#[test]
+fn what_the_model_said_goes_back_in_its_order_and_signed() {
+    let expected = json!([
+        {"role": "user", "content": [{"type": "text", "text": "read it"}]},
+        {"role": "assistant", "content": [
+            {"type": "thinking", "thinking": "Hm \u{1F600}", "signature": "c2ln"},
+            {"type": "redacted_thinking", "data": "ZGF0YQ=="},
+            {"type": "text", "text": "I read."},
+            {"type": "tool_use", "id": "toolu_1", "name": "read_file", "input": {"path": "a"}},
+            {"type": "tool_use", "id": "toolu_2", "name": "read_file", "input": {"path": "a"}},
+        ]},
+        {"role": "user", "content": [
+            {"type": "tool_result", "tool_use_id": "toolu_1", "content": "green", "is_error": false},
+            {"type": "tool_result", "tool_use_id": "toolu_2", "content": "no such file", "is_error": true},
+        ]},
+        // The answer of nothing but unsigned reasoning is gone: an empty message would be refused.
+        {"role": "user", "content": [{"type": "text", "text": "and?"}]},
+    ]);
+    let messages = conversation();
+    assert_eq!(body("m", &request(&messages))["messages"], expected);
+}
+
+#[test]
+fn another_model_is_not_shown_the_reasoning() {
+    let messages = conversation();
+    let sent = body("other", &request(&messages))["messages"].to_string();
+    assert!(!sent.contains("thinking") && !sent.contains("c2ln") && sent.contains("toolu_2"), "{sent}");
+}
+
+#[test]
+fn tools_and_thinking_are_sent_where_there_are_any() {
+    let messages = [Message::User { text: "hi".into() }];
+    let plain = body("m", &request(&messages));
+    let fields: Vec<&String> = plain.as_object().unwrap().keys().collect();
+    assert_eq!(fields, ["max_tokens", "messages", "model", "stream", "system"]);
+    assert_eq!((&plain["system"], &plain["stream"]), (&json!("Be brief."), &json!(true)));
+    let tools = [ToolSpec {
+        name: "read_file".into(),
+        description: "Reads.".into(),
+        input_schema: json!({"type": "object"}),
+    }];
+    let full = body("m", &Request { tools: &tools, thinking: true, ..request(&messages) });
+    let tool = json!({"name": "read_file", "description": "Reads.", "input_schema": {"type": "object"}});
+    assert_eq!(full["tools"], json!([tool]));
+    assert_eq!(full["thinking"], json!({"type": "enabled", "budget_tokens": THINKING_BUDGET}));
+    assert!(full["max_tokens"].as_u64().unwrap() > THINKING_BUDGET);
+}

@@ -1,0 +1,159 @@
+//! What the crate's tests share: events as a client reads them, deadlines, and a clock that does not wait.
+
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use contract::event::Event;
+use contract::{TaskId, Timestamp};
+use serde_json::Value;
+use service::clock::{Clock, Sleep, SystemClock};
+
+use crate::channel::Reader;
+
+/// An event as it stood on the wire.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Seen {
+    /// The `id:` line.
+    pub(crate) id: Option<i64>,
+    /// The `event:` line.
+    pub(crate) kind: String,
+    /// The `data:` line.
+    pub(crate) data: Value,
+}
+
+impl Seen {
+    pub(crate) fn ts(&self) -> i64 {
+        self.data["ts"].as_i64().unwrap()
+    }
+
+    pub(crate) fn event(&self) -> Event {
+        Event::from_parts(&self.kind, self.data.clone()).unwrap()
+    }
+
+    /// The phase of a `thread_lifecycle`.
+    pub(crate) fn phase(&self) -> Option<&str> {
+        self.data["phase"].as_str()
+    }
+}
+
+/// Reads what stood on the wire. Anything but whole events in the documented form panics.
+pub(crate) fn parse_sse(wire: &[u8]) -> Vec<Seen> {
+    let text = std::str::from_utf8(wire).unwrap();
+    let Some(text) = text.strip_suffix("\n\n") else {
+        assert!(text.is_empty(), "half an event: {text}");
+        return Vec::new();
+    };
+    text.split("\n\n").map(parse_event).collect()
+}
+
+fn parse_event(text: &str) -> Seen {
+    let mut seen = Seen { id: None, kind: String::new(), data: Value::Null };
+    for line in text.lines() {
+        match line.split_once(": ").unwrap() {
+            ("id", id) => seen.id = Some(id.parse().unwrap()),
+            ("event", kind) => seen.kind = kind.to_owned(),
+            ("data", data) => seen.data = serde_json::from_str(data).unwrap(),
+            (field, _) => panic!("no such field: {field}"),
+        }
+    }
+    assert!(seen.data["task_id"].is_string() && seen.data["turn_id"].is_string() && seen.data["ts"].is_i64());
+    seen
+}
+
+/// The next events of `reader`, heartbeats left out; none at its end.
+pub(crate) async fn next_events(reader: &mut Reader) -> Option<Vec<Seen>> {
+    loop {
+        let mut events = parse_sse(&within(reader.next()).await.unwrap()?);
+        events.retain(|event| event.kind != "heartbeat");
+        if !events.is_empty() {
+            return Some(events);
+        }
+    }
+}
+
+/// All that `reader` reads to its end.
+pub(crate) async fn read_all(mut reader: Reader) -> Vec<Seen> {
+    let mut all = Vec::new();
+    while let Some(events) = next_events(&mut reader).await {
+        all.extend(events);
+    }
+    all
+}
+
+/// Reads until an event is as `wanted` says, that one included.
+pub(crate) async fn read_until(reader: &mut Reader, wanted: impl Fn(&Seen) -> bool) -> Vec<Seen> {
+    let mut all = Vec::new();
+    while !all.iter().any(&wanted) {
+        let Some(events) = next_events(reader).await else { panic!("the stream ended before: {all:#?}") };
+        all.extend(events);
+    }
+    all
+}
+
+/// The text that a client shows which knows nothing but the deltas' concatenation, unless it honours
+/// `void_after`.
+pub(crate) fn shown_text(events: &[Seen], honour_void_after: bool) -> String {
+    let mut shown: Vec<(i64, &str)> = Vec::new();
+    for event in events {
+        match (event.kind.as_str(), event.phase()) {
+            ("text_delta", _) => shown.push((event.ts(), event.data["text"].as_str().unwrap())),
+            (_, Some("retrying")) if honour_void_after => {
+                let void_after = event.data["void_after"].as_i64().unwrap();
+                shown.retain(|(ts, _)| *ts <= void_after);
+            }
+            _ => {}
+        }
+    }
+    shown.into_iter().map(|(_, text)| text).collect()
+}
+
+/// `future`, which must be ready long before a person would lose patience.
+pub(crate) async fn within<T>(future: impl Future<Output = T>) -> T {
+    tokio::time::timeout(Duration::from_secs(20), future).await.expect("ready within 20 s")
+}
+
+pub(crate) fn task_id(name: &str) -> TaskId {
+    TaskId::new(name.to_owned()).unwrap()
+}
+
+/// The longest sleep that [`HastyClock`] lets pass; heartbeats are longer.
+const SHORT: Duration = Duration::from_secs(10);
+
+/// A clock on which short sleeps pass at once, and long ones never. It notes the short ones.
+pub(crate) struct HastyClock {
+    system: SystemClock,
+    slept: Mutex<Vec<Duration>>,
+}
+
+impl HastyClock {
+    pub(crate) fn new() -> Self {
+        Self { system: SystemClock::new(), slept: Mutex::default() }
+    }
+
+    /// The short sleeps so far.
+    pub(crate) fn slept(&self) -> Vec<Duration> {
+        self.slept.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn skipped(&self) -> Duration {
+        self.slept().iter().sum()
+    }
+}
+
+impl Clock for HastyClock {
+    fn now(&self) -> Timestamp {
+        let skipped = i64::try_from(self.skipped().as_millis()).unwrap();
+        Timestamp::from_unix_ms(self.system.now().unix_ms() + skipped)
+    }
+
+    fn monotonic(&self) -> Duration {
+        self.system.monotonic() + self.skipped()
+    }
+
+    fn sleep(&self, duration: Duration) -> Sleep<'_> {
+        if duration > SHORT {
+            return Box::pin(std::future::pending());
+        }
+        Box::pin(async move { self.slept.lock().unwrap_or_else(PoisonError::into_inner).push(duration) })
+    }
+}

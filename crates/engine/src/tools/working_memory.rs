@@ -1,0 +1,58 @@
+//! `working_memory_set`: what the agent wants to keep in view while it works on a task.
+
+use futures::future::BoxFuture;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::{Tool, ToolError, ToolOutput, parse};
+use crate::models::ToolSpec;
+
+/// The longest key, in bytes.
+const MAX_KEY: usize = 256;
+/// The largest value, in bytes of JSON.
+const MAX_VALUE: usize = 16 * 1024;
+
+pub(super) struct WorkingMemorySet;
+
+#[derive(Deserialize)]
+struct Input {
+    key: String,
+    value: Value,
+}
+
+impl Tool for WorkingMemorySet {
+    fn spec(&self) -> ToolSpec {
+        ToolSpec {
+            name: "working_memory_set".into(),
+            description:
+                "Keeps a value under a key in this task's working memory, replacing what was there. \
+                          Use it for facts, plans and intermediate results that must not be lost."
+                    .into(),
+            input_schema: json!({
+                "type": "object",
+                "properties": {
+                    "key": {"type": "string", "description": "A short name for the value."},
+                    "value": {"description": "What to keep: any JSON value."},
+                },
+                "required": ["key", "value"],
+            }),
+        }
+    }
+
+    fn idempotent(&self) -> bool {
+        true
+    }
+
+    fn run(&self, input: Value) -> BoxFuture<'_, Result<ToolOutput, ToolError>> {
+        Box::pin(async move {
+            let Input { key, value } = parse(input)?;
+            if key.is_empty() || key.len() > MAX_KEY {
+                return Err(ToolError(format!("`key` must be 1 to {MAX_KEY} bytes long")));
+            }
+            if value.to_string().len() > MAX_VALUE {
+                return Err(ToolError(format!("`value` must be at most {MAX_VALUE} bytes of JSON")));
+            }
+            Ok(ToolOutput { text: format!("kept under `{key}`"), working_memory: vec![(key, value)] })
+        })
+    }
+}

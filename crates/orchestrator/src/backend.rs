@@ -1,0 +1,122 @@
+//! Where engines run: launched, stopped, removed, listed, watched.
+//!
+//! A backend knows processes or containers, not rules: what may happen to an engine is decided in `fleet`.
+//! Its calls may hang; [`Bounded`] puts a deadline on each.
+
+mod bounded;
+mod probe;
+pub(crate) mod process;
+
+use std::fmt;
+use std::time::Duration;
+
+use contract::{EngineId, EngineImage, KeyHash};
+use futures::future::BoxFuture;
+use futures::stream::BoxStream;
+use secrecy::SecretString;
+
+pub(crate) use bounded::Bounded;
+pub(crate) use probe::{HttpProbe, Probe, Unwell};
+
+/// How a backend knows the process or container that runs an engine: text of its own making, unlike for any
+/// two launches.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Instance(Box<str>);
+
+impl Instance {
+    pub(crate) fn new(text: impl Into<Box<str>>) -> Self {
+        Self(text.into())
+    }
+
+    pub(crate) fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for Instance {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// An engine to be launched.
+#[derive(Clone, Debug)]
+pub(crate) struct Launch {
+    pub(crate) engine_id: EngineId,
+    pub(crate) image: EngineImage,
+    /// The host port where it must listen.
+    pub(crate) port: u16,
+    pub(crate) key_hash: KeyHash,
+    /// Variables beside those of the container contract.
+    pub(crate) env: Vec<(String, SecretString)>,
+}
+
+/// An engine that the backend runs.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Listed {
+    pub(crate) engine_id: EngineId,
+    pub(crate) instance: Instance,
+}
+
+/// The end of an instance.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Exit {
+    pub(crate) engine_id: EngineId,
+    pub(crate) instance: Instance,
+    /// How it ended, for people; none where the backend cannot know.
+    pub(crate) how: Option<String>,
+}
+
+/// Why a backend did not do what it was asked to.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum BackendError {
+    /// It did not answer, or not in time. That says nothing about any engine.
+    #[error("the backend that runs the engines cannot be reached: {0}")]
+    Unreachable(String),
+    /// It has no such image.
+    #[error("the backend has no image {0}")]
+    NoImage(EngineImage),
+    /// It tried and failed.
+    #[error("the backend failed: {0}")]
+    Failed(String),
+}
+
+/// A backend's answer.
+pub(crate) type Answer<'a, T> = BoxFuture<'a, Result<T, BackendError>>;
+
+/// What runs engines.
+///
+/// Every call may be dropped half-way; what it had begun may still happen, and a later call for the same
+/// engine sees to that first. Calls about an engine that is not there do nothing and succeed.
+pub(crate) trait EngineBackend: Send + Sync + 'static {
+    /// Whether the backend can be reached.
+    fn ping(&self) -> Answer<'_, ()>;
+
+    /// Fails unless `image` can be launched.
+    fn check_image<'a>(&'a self, image: &'a EngineImage) -> Answer<'a, ()>;
+
+    /// Whether nothing on the host holds `port`. Does not block.
+    fn port_is_free(&self, port: u16) -> bool;
+
+    /// Launches an engine, after any earlier process or container of it is gone. Its folder is created if it
+    /// is missing.
+    fn launch(&self, launch: Launch) -> Answer<'_, Instance>;
+
+    /// Asks the engine to end, and makes it after `grace`. Returns once it is gone.
+    fn stop(&self, engine_id: EngineId, grace: Duration) -> Answer<'_, ()>;
+
+    /// Ends the engine at once. Returns once it is gone.
+    fn kill(&self, engine_id: EngineId) -> Answer<'_, ()>;
+
+    /// Ends the engine at once and removes its data.
+    fn remove(&self, engine_id: EngineId) -> Answer<'_, ()>;
+
+    /// What runs now with this deployment's label. From then on the ends of all these are reported.
+    fn list(&self) -> Answer<'_, Vec<Listed>>;
+
+    /// The ends of instances, from now on.
+    fn exits(&self) -> BoxStream<'static, Exit>;
+
+    /// The last lines of the engine's log, at most `lines`.
+    fn log_tail(&self, engine_id: EngineId, lines: usize) -> Answer<'_, Vec<String>>;
+}

@@ -1,0 +1,280 @@
+//! Engines as processes of this machine: each is this very binary, started again as `roundhouse engine`.
+//!
+//! Engines outlive the orchestrator. Each carries its deployment and its id on its command line, by which a
+//! later orchestrator finds it again, even if the earlier one died between starting it and writing it down.
+//! From the moment a process is known it is held by a pidfd: what is watched and signalled is that process,
+//! never another one that got its number later.
+
+mod folder;
+mod identity;
+mod label;
+mod locks;
+mod spawn;
+mod watched;
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::HashMap;
+use std::net::{Ipv4Addr, TcpListener};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use contract::{EngineId, EngineImage};
+use futures::StreamExt as _;
+use futures::stream::{BoxStream, FuturesUnordered};
+use rustix::process::Signal;
+use service::clock::Clock;
+use tokio::sync::{OnceCell, mpsc};
+
+use self::folder::Folders;
+use self::label::Label;
+use self::locks::KeyedLocks;
+use self::watched::Watched;
+use super::{Answer, BackendError, EngineBackend, Exit, Instance, Launch, Listed};
+use crate::config::VERSION;
+
+/// Where the process backend finds and keeps things.
+#[derive(Clone, Debug)]
+pub(crate) struct Options {
+    /// The program that is an engine when called with `engine`.
+    pub(crate) program: PathBuf,
+    /// The label of this deployment's processes.
+    pub(crate) deployment_id: String,
+    /// Holds one folder per engine.
+    pub(crate) data_root: PathBuf,
+    /// The catalog that all engines read.
+    pub(crate) catalog: PathBuf,
+}
+
+/// Runs engines as processes.
+pub(crate) struct ProcessBackend {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    options: Options,
+    folders: Folders,
+    clock: Arc<dyn Clock>,
+    /// What runs. An engine has more than one only if an earlier orchestrator died in mid-launch.
+    running: Mutex<HashMap<EngineId, Vec<Arc<Watched>>>>,
+    /// Launch, stop and removal of one engine go one after the other.
+    locks: KeyedLocks<EngineId>,
+    /// Done once the processes of an earlier orchestrator have been found.
+    adopted: OnceCell<()>,
+    exits: mpsc::UnboundedSender<Exit>,
+    listener: Mutex<Option<mpsc::UnboundedReceiver<Exit>>>,
+}
+
+impl ProcessBackend {
+    pub(crate) fn new(options: Options, clock: Arc<dyn Clock>) -> Self {
+        let (exits, listener) = mpsc::unbounded_channel();
+        let folders = Folders::new(options.data_root.clone());
+        let inner = Inner {
+            options,
+            folders,
+            clock,
+            running: Mutex::default(),
+            locks: KeyedLocks::default(),
+            adopted: OnceCell::new(),
+            exits,
+            listener: Mutex::new(Some(listener)),
+        };
+        Self { inner: Arc::new(inner) }
+    }
+}
+
+impl Inner {
+    fn label(&self, engine_id: EngineId) -> Label {
+        Label { deployment_id: self.options.deployment_id.clone(), engine_id }
+    }
+
+    fn running(&self) -> std::sync::MutexGuard<'_, HashMap<EngineId, Vec<Arc<Watched>>>> {
+        self.running.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn processes_of(&self, engine_id: EngineId) -> Vec<Arc<Watched>> {
+        self.running().get(&engine_id).cloned().unwrap_or_default()
+    }
+
+    /// Watches `process` until it ends, and then says so.
+    fn watch(self: &Arc<Self>, engine_id: EngineId, process: Arc<Watched>) {
+        self.running().entry(engine_id).or_default().push(Arc::clone(&process));
+        let inner = Arc::clone(self);
+        tokio::spawn(async move {
+            let how = process.ended().await;
+            {
+                let mut running = inner.running();
+                if let Some(processes) = running.get_mut(&engine_id) {
+                    processes.retain(|other| !Arc::ptr_eq(other, &process));
+                    if processes.is_empty() {
+                        running.remove(&engine_id);
+                    }
+                }
+            }
+            // Nobody listens only while the orchestrator ends.
+            let _ = inner.exits.send(Exit { engine_id, instance: process.instance(), how });
+        });
+    }
+
+    /// Finds what an earlier orchestrator left running. Each action begins with this, so that none acts
+    /// without knowing of an engine's earlier process.
+    async fn adopt(self: &Arc<Self>) -> Result<(), BackendError> {
+        let adopted = self.adopted.get_or_try_init(|| async {
+            let deployment_id = self.options.deployment_id.clone();
+            let found = blocking(move || label::find(&deployment_id)).await?;
+            for (engine_id, identity) in found {
+                match Watched::adopt(identity) {
+                    Ok(Some(process)) => self.watch(engine_id, Arc::new(process)),
+                    Ok(None) => {}
+                    Err(error) => return Err(failed("a running engine could not be watched", &error)),
+                }
+            }
+            Ok(())
+        });
+        adopted.await.copied()
+    }
+
+    /// Sends `signal` to the engine's processes and waits until they are gone; those that are not after
+    /// `grace` are killed.
+    async fn end(&self, engine_id: EngineId, signal: Signal, grace: Duration) -> Result<(), BackendError> {
+        let processes = self.processes_of(engine_id);
+        for process in &processes {
+            process.signal(signal).map_err(|error| failed("an engine could not be signalled", &error))?;
+        }
+        let gone = || async {
+            processes.iter().map(|process| process.gone()).collect::<FuturesUnordered<_>>().count().await
+        };
+        tokio::select! {
+            biased;
+            _ = gone() => return Ok(()),
+            () = self.clock.sleep(grace) => {}
+        }
+        for process in &processes {
+            process.signal(Signal::KILL).map_err(|error| failed("an engine could not be killed", &error))?;
+        }
+        gone().await;
+        Ok(())
+    }
+
+    async fn kill(self: &Arc<Self>, engine_id: EngineId) -> Result<(), BackendError> {
+        self.adopt().await?;
+        self.end(engine_id, Signal::KILL, Duration::ZERO).await
+    }
+}
+
+impl EngineBackend for ProcessBackend {
+    fn ping(&self) -> Answer<'_, ()> {
+        Box::pin(self.inner.adopt())
+    }
+
+    fn check_image<'a>(&'a self, image: &'a EngineImage) -> Answer<'a, ()> {
+        Box::pin(std::future::ready(is_own(image)))
+    }
+
+    fn port_is_free(&self, port: u16) -> bool {
+        TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok()
+    }
+
+    fn launch(&self, launch: Launch) -> Answer<'_, Instance> {
+        Box::pin(async move {
+            is_own(&launch.image)?;
+            let inner = &self.inner;
+            let engine_id = launch.engine_id;
+            let turn = inner.locks.take(engine_id).await;
+            inner.kill(engine_id).await?;
+            let inner = Arc::clone(inner);
+            // On its own from here: a caller that gives up leaves no process that nobody knows of, and whoever
+            // comes next for this engine waits until this is through.
+            let launched = tokio::spawn(async move {
+                let folder = inner.folders.of(engine_id);
+                let command = spawn::command(&inner.options, &inner.label(engine_id), &launch, &folder);
+                let child = blocking(move || spawn::spawn(command, &folder)).await?;
+                let process = Watched::own(child)
+                    .map_err(|error| failed("a launched engine could not be watched", &error))?;
+                let process = Arc::new(process);
+                inner.watch(engine_id, Arc::clone(&process));
+                drop(turn);
+                Ok(process.instance())
+            });
+            launched.await.unwrap_or_else(|error| Err(failed("the launch broke off", &error)))
+        })
+    }
+
+    fn stop(&self, engine_id: EngineId, grace: Duration) -> Answer<'_, ()> {
+        Box::pin(async move {
+            let _turn = self.inner.locks.take(engine_id).await;
+            self.inner.adopt().await?;
+            self.inner.end(engine_id, Signal::TERM, grace).await
+        })
+    }
+
+    fn kill(&self, engine_id: EngineId) -> Answer<'_, ()> {
+        Box::pin(async move {
+            let _turn = self.inner.locks.take(engine_id).await;
+            self.inner.kill(engine_id).await
+        })
+    }
+
+    fn remove(&self, engine_id: EngineId) -> Answer<'_, ()> {
+        Box::pin(async move {
+            let turn = self.inner.locks.take(engine_id).await;
+            self.inner.kill(engine_id).await?;
+            let folder = self.inner.folders.of(engine_id);
+            blocking(move || {
+                let removed = folder.remove();
+                drop(turn);
+                removed
+            })
+            .await
+        })
+    }
+
+    fn list(&self) -> Answer<'_, Vec<Listed>> {
+        Box::pin(async move {
+            self.inner.adopt().await?;
+            let running = self.inner.running();
+            let listed = running.iter().flat_map(|(engine_id, processes)| {
+                let listed =
+                    |process: &Arc<Watched>| Listed { engine_id: *engine_id, instance: process.instance() };
+                processes.iter().map(listed)
+            });
+            Ok(listed.collect())
+        })
+    }
+
+    fn exits(&self) -> BoxStream<'static, Exit> {
+        let listener = self.inner.listener.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let exits = futures::stream::unfold(listener, |listener| async move {
+            let mut listener = listener?;
+            Some((listener.recv().await?, Some(listener)))
+        });
+        exits.boxed()
+    }
+
+    fn log_tail(&self, engine_id: EngineId, lines: usize) -> Answer<'_, Vec<String>> {
+        let folder = self.inner.folders.of(engine_id);
+        Box::pin(blocking(move || folder.log_tail(lines)))
+    }
+}
+
+/// The only image is this binary itself.
+fn is_own(image: &EngineImage) -> Result<(), BackendError> {
+    let own = image.as_str() == format!("svc-engine:{VERSION}");
+    if own { Ok(()) } else { Err(BackendError::NoImage(image.clone())) }
+}
+
+/// Runs what blocks on its own thread.
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> std::io::Result<T> + Send + 'static,
+) -> Result<T, BackendError> {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(done) => done.map_err(|error| BackendError::Failed(error.to_string())),
+        Err(error) => Err(failed("a task broke off", &error)),
+    }
+}
+
+fn failed(what: &str, error: &dyn std::error::Error) -> BackendError {
+    BackendError::Failed(format!("{what}: {error}"))
+}

@@ -1,0 +1,102 @@
+//! Which process it is: a pid alone names another process once the number is used again.
+
+use std::fs;
+use std::io;
+
+use crate::backend::Instance;
+
+/// A process for all time: its number, when it started, and in which boot of the machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Identity {
+    pub(super) pid: i32,
+    /// Clock ticks from boot to its start.
+    pub(super) started: u64,
+    pub(super) boot_id: Box<str>,
+}
+
+impl Identity {
+    /// The identity of the engine that now has `pid`; none if there is none, or only a zombie. An engine leads
+    /// its session: what merely belongs to it is a child of an engine, which bears its label too until it has
+    /// become another program.
+    pub(super) fn of_engine(pid: i32) -> io::Result<Option<Self>> {
+        let stat = Stat::read(pid)?.filter(|stat| !stat.dead && stat.session == pid);
+        stat.map(|stat| Self::with(pid, &stat)).transpose()
+    }
+
+    /// The identity of our own child, zombie or not.
+    pub(super) fn of_child(pid: i32) -> io::Result<Self> {
+        let stat = Stat::read(pid)?.ok_or_else(|| io::Error::other("a child of ours is not in /proc"))?;
+        Self::with(pid, &stat)
+    }
+
+    fn with(pid: i32, stat: &Stat) -> io::Result<Self> {
+        Ok(Self { pid, started: stat.started, boot_id: boot_id()? })
+    }
+
+    /// As the registry keeps it.
+    pub(super) fn instance(&self) -> Instance {
+        Instance::new(format!("{}.{}.{}", self.pid, self.started, self.boot_id))
+    }
+}
+
+/// What `/proc/<pid>/stat` says.
+struct Stat {
+    started: u64,
+    session: i32,
+    /// A zombie, or about to be one.
+    dead: bool,
+}
+
+impl Stat {
+    fn read(pid: i32) -> io::Result<Option<Self>> {
+        match fs::read_to_string(format!("/proc/{pid}/stat")) {
+            Ok(line) => Ok(Self::parse(&line)),
+            Err(error) if is_gone(&error) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Reads the fields behind the name, which is in parentheses and may hold spaces and parentheses itself.
+    fn parse(line: &str) -> Option<Self> {
+        let (_, fields) = line.rsplit_once(") ")?;
+        let mut fields = fields.split(' ');
+        let dead = matches!(fields.next()?, "Z" | "X" | "x");
+        // The state is field 3 of the line, the session field 6, the start time field 22.
+        let session = fields.nth(2)?.parse().ok()?;
+        let started = fields.nth(15)?.parse().ok()?;
+        Some(Self { started, session, dead })
+    }
+}
+
+/// Whether an error under `/proc/<pid>` means that the process is gone. It may go between open and read.
+pub(super) fn is_gone(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::NotFound
+        || error.raw_os_error() == Some(rustix::io::Errno::SRCH.raw_os_error())
+}
+
+fn boot_id() -> io::Result<Box<str>> {
+    Ok(fs::read_to_string("/proc/sys/kernel/random/boot_id")?.trim().into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_start_time_is_found_behind_any_name() {
+        let line = "7 (a) b (c) S 1 8 7 0 -1 4194304 100 0 0 0 1 2 0 0 20 0 3 0 4711 1000 50 18446744";
+        let stat = Stat::parse(line).unwrap();
+        assert_eq!((stat.started, stat.session, stat.dead), (4_711, 7, false));
+        assert!(Stat::parse(&line.replace(") S", ") Z")).unwrap().dead);
+        assert!(Stat::parse("").is_none());
+    }
+
+    #[test]
+    fn a_process_keeps_its_identity() {
+        let me = i32::try_from(std::process::id()).unwrap();
+        let identity = Identity::of_child(me).unwrap();
+        assert_eq!(Identity::of_child(me).unwrap(), identity);
+        assert!(identity.instance().as_str().starts_with(&format!("{me}.")));
+        assert!(Identity::of_engine(i32::MAX).unwrap().is_none());
+    }
+}

@@ -1,0 +1,100 @@
+//! The label on a process: its command line says which deployment it is of, and which engine.
+
+use std::ffi::OsString;
+use std::fs;
+use std::io;
+use std::os::unix::fs::MetadataExt as _;
+
+use contract::EngineId;
+
+use super::identity::{Identity, is_gone};
+
+/// The name under which engines show in process listings.
+pub(super) const NAME: &str = "roundhouse";
+
+/// Whose process it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Label {
+    pub(super) deployment_id: String,
+    pub(super) engine_id: EngineId,
+}
+
+impl Label {
+    /// The arguments behind the name.
+    pub(super) fn arguments(&self) -> [OsString; 5] {
+        let engine_id = self.engine_id.to_string();
+        ["engine", "--deployment", &self.deployment_id, "--engine-id", &engine_id].map(OsString::from)
+    }
+
+    /// Reads a command line as `/proc` has it: each argument ends with a NUL. Only the exact form counts: a
+    /// shell or an editor that has such words among its own arguments is no engine.
+    fn parse(command_line: &[u8]) -> Option<Self> {
+        let text = std::str::from_utf8(command_line).ok()?;
+        let mut arguments = text.split_terminator('\0');
+        let mut next = || arguments.next();
+        if (next()?, next()?, next()?) != (NAME, "engine", "--deployment") {
+            return None;
+        }
+        let deployment_id = next()?.to_owned();
+        if next()? != "--engine-id" {
+            return None;
+        }
+        Some(Self { deployment_id, engine_id: next()?.parse().ok()? })
+    }
+}
+
+/// All processes of this user that carry the label of `deployment_id`. Those of other users could not be
+/// signalled, and anyone may choose their command line.
+pub(super) fn find(deployment_id: &str) -> io::Result<Vec<(EngineId, Identity)>> {
+    let user = rustix::process::geteuid().as_raw();
+    let mut found = Vec::new();
+    for entry in fs::read_dir("/proc")? {
+        let entry = entry?;
+        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<i32>().ok()) else {
+            continue;
+        };
+        match look_at(pid, user) {
+            Ok(Some((label, identity))) if label.deployment_id == deployment_id => {
+                found.push((label.engine_id, identity));
+            }
+            Ok(_) => {}
+            Err(error) if is_gone(&error) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(found)
+}
+
+fn look_at(pid: i32, user: u32) -> io::Result<Option<(Label, Identity)>> {
+    let folder = format!("/proc/{pid}");
+    if fs::metadata(&folder)?.uid() != user {
+        return Ok(None);
+    }
+    let Some(label) = Label::parse(&fs::read(format!("{folder}/cmdline"))?) else { return Ok(None) };
+    // The number may have changed hands since: the label counts only if it is there after the identity as well.
+    let identity = Identity::of_engine(pid)?;
+    let still = Label::parse(&fs::read(format!("{folder}/cmdline"))?).as_ref() == Some(&label);
+    Ok(identity.filter(|_| still).map(|identity| (label, identity)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_label_reads_back_from_a_command_line() {
+        let label = Label { deployment_id: "d1".into(), engine_id: EngineId::new() };
+        let words: Vec<String> = label.arguments().iter().map(|word| word.to_str().unwrap().into()).collect();
+        let line = format!("{NAME}\0{}\0", words.join("\0"));
+        assert_eq!(Label::parse(line.as_bytes()), Some(label));
+        for other in [
+            String::new(),
+            format!("sh\0-c\0{NAME} engine --deployment d1\0"),
+            format!("sh\0{line}"),
+            line.replace("eng_", "eng-"),
+            line.replace("--deployment", "--data"),
+        ] {
+            assert_eq!(Label::parse(other.as_bytes()), None, "{other:?}");
+        }
+    }
+}

@@ -1,0 +1,53 @@
+//! Starting an engine's process: its session, its streams, its environment.
+
+use std::io;
+use std::process::Stdio;
+
+use process_wrap::tokio::{ChildWrapper, CommandWrap, ProcessSession};
+use secrecy::ExposeSecret as _;
+use tokio::process::Command;
+
+use super::Options;
+use super::folder::Folder;
+use super::label::{Label, NAME};
+use crate::backend::Launch;
+
+/// Taken over from the orchestrator's own environment, with what to use where it has none.
+const TAKEN_OVER: [(&str, Option<&str>); 3] =
+    [("PATH", Some("/usr/local/bin:/usr/bin:/bin")), ("LANG", Some("C.UTF-8")), ("TZ", None)];
+
+/// The command that is the engine. Its environment is made from nothing, so that nothing of the
+/// orchestrator's own, its master key least of all, reaches an engine.
+pub(super) fn command(options: &Options, label: &Label, launch: &Launch, folder: &Folder) -> Command {
+    let mut command = Command::new(&options.program);
+    command.arg0(NAME).args(label.arguments()).env_clear();
+    for (name, default) in TAKEN_OVER {
+        if let Some(value) = std::env::var_os(name).or_else(|| default.map(Into::into)) {
+            command.env(name, value);
+        }
+    }
+    for (name, value) in &launch.env {
+        command.env(name, value.expose_secret());
+    }
+    command
+        .env("HOME", folder.path())
+        .env("ENGINE_KEY_HASH", launch.key_hash.to_hex())
+        .env("SQLITE_DB_PATH", folder.path().join("brain.sqlite"))
+        .env("CATALOG_DIR", &options.catalog)
+        .env("ENGINE_HOST", "127.0.0.1")
+        .env("ENGINE_PORT", launch.port.to_string())
+        .current_dir(folder.path());
+    command
+}
+
+/// Starts `command` in a session of its own, so that neither a terminal's signals nor the orchestrator's end
+/// reach it, with its output in the folder's log.
+pub(super) fn spawn(mut command: Command, folder: &Folder) -> io::Result<Box<dyn ChildWrapper>> {
+    folder.create()?;
+    let log = folder.open_log()?;
+    command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
+    let mut command = CommandWrap::from(command);
+    // The wrapper around the child would wait for its whole session, engines' own children included. What
+    // counts is the engine itself.
+    Ok(command.wrap(ProcessSession).spawn()?.into_inner())
+}

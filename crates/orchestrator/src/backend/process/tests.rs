@@ -1,0 +1,235 @@
+//! Real processes: a shell in the engine's place, whose script lies in the engine's folder under the name of
+//! the subcommand.
+
+use std::fs;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use contract::EngineKey;
+use secrecy::SecretString;
+use service::clock::SystemClock;
+
+use super::*;
+
+/// Runs until it is told to end.
+const OBEDIENT: &str = "trap 'exit 7' TERM; echo ready; while :; do sleep 0.01; done";
+/// Cannot be told.
+const STUBBORN: &str = "trap '' TERM; echo ready; while :; do sleep 0.01; done";
+
+struct Fixture {
+    backend: ProcessBackend,
+    options: Options,
+    engine_id: EngineId,
+    _folder: tempfile::TempDir,
+}
+
+impl Fixture {
+    fn new(script: &str) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let options = Options {
+            program: PathBuf::from("/bin/sh"),
+            deployment_id: EngineId::new().to_string(),
+            data_root: folder.path().join("engines"),
+            catalog: folder.path().join("catalog"),
+        };
+        let engine_id = EngineId::new();
+        let home = options.data_root.join(engine_id.to_string());
+        fs::create_dir_all(&home).unwrap();
+        fs::write(home.join("engine"), script).unwrap();
+        Self { backend: another(&options), options, engine_id, _folder: folder }
+    }
+
+    fn launch(&self) -> Launch {
+        Launch {
+            engine_id: self.engine_id,
+            image: format!("svc-engine:{VERSION}").parse().unwrap(),
+            port: 9_001,
+            key_hash: EngineKey::generate().unwrap().hash(),
+            env: vec![("LLM_API_KEY".into(), SecretString::from("provider secret"))],
+        }
+    }
+
+    async fn launched(&self) -> Instance {
+        let instance = self.backend.launch(self.launch()).await.unwrap();
+        self.log_has("ready").await;
+        instance
+    }
+
+    async fn log_has(&self, text: &str) {
+        let written = async {
+            while !self.backend.log_tail(self.engine_id, 100).await.unwrap().iter().any(|line| line == text) {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(10), written).await.expect("the engine never wrote it");
+    }
+
+    fn home(&self) -> PathBuf {
+        self.options.data_root.join(self.engine_id.to_string())
+    }
+}
+
+impl Drop for Fixture {
+    fn drop(&mut self) {
+        for (_, identity) in label::find(&self.options.deployment_id).unwrap() {
+            if let Ok(Some(process)) = Watched::adopt(identity) {
+                process.signal(Signal::KILL).unwrap();
+            }
+        }
+    }
+}
+
+/// The backend of an orchestrator that begins later.
+fn another(options: &Options) -> ProcessBackend {
+    ProcessBackend::new(options.clone(), Arc::new(SystemClock::new()))
+}
+
+async fn next(exits: &mut BoxStream<'static, Exit>) -> Exit {
+    tokio::time::timeout(Duration::from_secs(10), exits.next()).await.expect("no exit in time").unwrap()
+}
+
+#[tokio::test]
+async fn an_engine_has_its_own_session_folder_streams_and_environment() {
+    let fixture = Fixture::new("echo $(ps -o sid= -p $$) is $$; pwd; env; cat; echo oops >&2; echo ready");
+    fixture.launched().await;
+    let log = fixture.backend.log_tail(fixture.engine_id, 100).await.unwrap();
+    let (session, pid) = log[0].split_once(" is ").unwrap();
+    assert_eq!(session, pid);
+    let home = fixture.home().display().to_string();
+    assert_eq!(log[1], home);
+    assert_eq!(log[log.len() - 2..], ["oops", "ready"]);
+    let mut names: Vec<_> = log.iter().filter_map(|line| Some(line.split_once('=')?.0)).collect();
+    // What the shell makes itself, and what this machine may or may not have.
+    names.retain(|name| !["PWD", "OLDPWD", "SHLVL", "_", "TZ"].contains(name));
+    names.sort_unstable();
+    assert_eq!(
+        names,
+        [
+            "CATALOG_DIR",
+            "ENGINE_HOST",
+            "ENGINE_KEY_HASH",
+            "ENGINE_PORT",
+            "HOME",
+            "LANG",
+            "LLM_API_KEY",
+            "PATH",
+            "SQLITE_DB_PATH",
+        ]
+    );
+    for line in
+        [format!("HOME={home}"), format!("SQLITE_DB_PATH={home}/brain.sqlite"), "ENGINE_PORT=9001".into()]
+    {
+        assert!(log.contains(&line), "{line} is not in {log:?}");
+    }
+}
+
+#[tokio::test]
+async fn an_engine_that_obeys_ends_by_itself() {
+    let fixture = Fixture::new(OBEDIENT);
+    let mut exits = fixture.backend.exits();
+    let instance = fixture.launched().await;
+    assert_eq!(fixture.backend.list().await.unwrap(), [Listed { engine_id: fixture.engine_id, instance }]);
+    fixture.backend.stop(fixture.engine_id, Duration::from_secs(30)).await.unwrap();
+    assert_eq!(next(&mut exits).await.how.as_deref(), Some("exit status: 7"));
+    assert!(fixture.backend.list().await.unwrap().is_empty());
+    // There is nothing to stop, and that is well.
+    fixture.backend.stop(fixture.engine_id, Duration::from_secs(30)).await.unwrap();
+}
+
+#[tokio::test]
+async fn lesson_o07_an_engine_that_does_not_obey_is_gone_after_its_grace() {
+    let fixture = Fixture::new(STUBBORN);
+    let mut exits = fixture.backend.exits();
+    fixture.launched().await;
+    fixture.backend.stop(fixture.engine_id, Duration::from_millis(50)).await.unwrap();
+    assert_eq!(next(&mut exits).await.how.as_deref(), Some("signal: 9 (SIGKILL)"));
+    assert!(label::find(&fixture.options.deployment_id).unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn a_launch_ends_the_engines_earlier_process_first() {
+    let fixture = Fixture::new(STUBBORN);
+    let first = fixture.launched().await;
+    let second = fixture.backend.launch(fixture.launch()).await.unwrap();
+    assert_ne!(first, second);
+    assert_eq!(label::find(&fixture.options.deployment_id).unwrap().len(), 1);
+}
+
+#[tokio::test]
+async fn a_later_orchestrator_finds_watches_and_ends_what_an_earlier_one_launched() {
+    let fixture = Fixture::new(OBEDIENT);
+    let instance = fixture.launched().await;
+    let later = another(&fixture.options);
+    let mut exits = later.exits();
+    let listed = later.list().await.unwrap();
+    assert_eq!(listed, [Listed { engine_id: fixture.engine_id, instance: instance.clone() }]);
+    later.stop(fixture.engine_id, Duration::from_secs(30)).await.unwrap();
+    let exit = next(&mut exits).await;
+    assert_eq!((exit.engine_id, exit.instance), (fixture.engine_id, instance));
+    // Another deployment's engines are none of ours.
+    let fixture = Fixture::new(OBEDIENT);
+    fixture.launched().await;
+    let stranger = another(&Options { deployment_id: "another".into(), ..fixture.options.clone() });
+    assert!(stranger.list().await.unwrap().is_empty());
+    stranger.kill(fixture.engine_id).await.unwrap();
+    assert_eq!(fixture.backend.list().await.unwrap().len(), 1);
+}
+
+#[tokio::test]
+async fn a_kill_that_comes_while_an_engine_is_launched_ends_it() {
+    let fixture = Fixture::new(STUBBORN);
+    for _ in 0..20 {
+        let launch = fixture.backend.launch(fixture.launch());
+        tokio::select! {
+            biased;
+            _ = launch => {}
+            // The caller gives up at some moment; the launch may go on.
+            () = tokio::task::yield_now() => {}
+        }
+        fixture.backend.kill(fixture.engine_id).await.unwrap();
+        assert!(label::find(&fixture.options.deployment_id).unwrap().is_empty());
+    }
+}
+
+#[tokio::test]
+async fn removal_ends_the_engine_and_takes_its_folder() {
+    let fixture = Fixture::new(STUBBORN);
+    fixture.launched().await;
+    fixture.backend.remove(fixture.engine_id).await.unwrap();
+    assert!(!fixture.home().exists() && fixture.options.data_root.exists());
+    assert!(label::find(&fixture.options.deployment_id).unwrap().is_empty());
+    fixture.backend.remove(fixture.engine_id).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_recycled_pid_is_never_taken_for_an_engine() {
+    let fixture = Fixture::new(OBEDIENT);
+    fixture.launched().await;
+    let (_, identity) = label::find(&fixture.options.deployment_id).unwrap().remove(0);
+    let of_old = identity::Identity { started: identity.started - 1, ..identity.clone() };
+    assert!(Watched::adopt(of_old).unwrap().is_none());
+    let of_another_boot = identity::Identity { boot_id: "another".into(), ..identity };
+    assert!(Watched::adopt(of_another_boot).unwrap().is_none());
+}
+
+#[tokio::test]
+async fn what_cannot_be_launched_says_why() {
+    let fixture = Fixture::new(OBEDIENT);
+    let backend = another(&Options { program: "/nowhere/roundhouse".into(), ..fixture.options.clone() });
+    let error = backend.launch(fixture.launch()).await.unwrap_err();
+    assert!(matches!(&error, BackendError::Failed(why) if why.contains("No such file")), "{error}");
+    let other: EngineImage = "svc-engine:99.0.0".parse().unwrap();
+    assert_eq!(backend.check_image(&other).await, Err(BackendError::NoImage(other.clone())));
+    assert!(backend.check_image(&fixture.launch().image).await.is_ok());
+}
+
+#[tokio::test]
+async fn a_port_is_free_unless_something_listens_there() {
+    let fixture = Fixture::new(OBEDIENT);
+    let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0)).unwrap();
+    let port = listener.local_addr().unwrap().port();
+    assert!(!fixture.backend.port_is_free(port));
+    drop(listener);
+    assert!(fixture.backend.port_is_free(port));
+}

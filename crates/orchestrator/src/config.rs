@@ -1,0 +1,313 @@
+//! What the orchestrator is told by its operator: `ORCH_*` variables, checked, all faults at once.
+//!
+//! The fields are plain typed values, so that a caller that makes its own choices, as `roundhouse up` does,
+//! builds a [`Config`] without any variable.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use contract::{AdminKey, EngineImage};
+use secrecy::SecretString;
+use service::env::{Env, Faults, Reader, seconds};
+
+use crate::keys::MasterKey;
+
+/// The version of this binary: the one that the process backend can run.
+pub const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// Variables that the orchestrator makes for each engine itself: nothing may be passed through under them.
+const MADE_HERE: [&str; 6] =
+    ["ENGINE_KEY_HASH", "SQLITE_DB_PATH", "CATALOG_DIR", "ENGINE_HOST", "ENGINE_PORT", "HOME"];
+
+/// A checked configuration.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Where the registry lives.
+    pub database: DatabaseUrl,
+    /// Seals the engines' keys at rest.
+    pub master_key: MasterKey,
+    /// Opens the admin endpoints.
+    pub admin_key: AdminKey,
+    /// The image of engines that are provisioned without one.
+    pub engine_image: EngineImage,
+    /// Variables passed through to every engine, with their values.
+    pub engine_env: Vec<(String, SecretString)>,
+    /// Where to listen.
+    pub address: SocketAddr,
+    /// How long a booting engine may take to become healthy.
+    pub boot_timeout: Duration,
+    /// Where engines may listen.
+    pub ports: PortRange,
+    /// The folder that holds one folder per engine, and nothing else.
+    pub data_root: PathBuf,
+    /// The catalog that all engines read.
+    pub catalog: PathBuf,
+    /// What runs the engines.
+    pub backend: BackendKind,
+}
+
+/// Where the registry lives.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DatabaseUrl {
+    /// A SQLite file; created if it is missing.
+    Sqlite(PathBuf),
+}
+
+impl DatabaseUrl {
+    /// Reads `sqlite:<path>`. A database in memory is refused: the registry is what must last.
+    pub fn parse(text: &str) -> Option<Self> {
+        let path = text.strip_prefix("sqlite:")?;
+        let path = path.strip_prefix("//").unwrap_or(path);
+        let plain = !path.is_empty() && !path.starts_with(':') && !path.contains(['?', '\0']);
+        plain.then(|| Self::Sqlite(PathBuf::from(path)))
+    }
+}
+
+/// The ports that engines may listen on, both ends included.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PortRange {
+    min: u16,
+    max: u16,
+}
+
+impl PortRange {
+    /// The range from `min` to `max`; none if it would be empty or hold port 0.
+    pub fn new(min: u16, max: u16) -> Option<Self> {
+        (1 <= min && min <= max).then_some(Self { min, max })
+    }
+
+    /// The lowest port.
+    pub const fn min(self) -> u16 {
+        self.min
+    }
+
+    /// The highest port.
+    pub const fn max(self) -> u16 {
+        self.max
+    }
+
+    /// Whether `port` is one of them.
+    pub fn contains(self, port: u16) -> bool {
+        (self.min..=self.max).contains(&port)
+    }
+}
+
+/// What runs the engines.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BackendKind {
+    /// Each engine is a process of this machine.
+    Process,
+}
+
+impl BackendKind {
+    fn parse(text: &str) -> Option<Self> {
+        (text == "process").then_some(Self::Process)
+    }
+}
+
+impl Config {
+    /// Reads the configuration from variables.
+    pub fn from_env(env: &dyn Env) -> Result<Self, Faults> {
+        let mut reader = Reader::new(env);
+        let database = reader.required_secret(
+            "ORCH_DATABASE_URL",
+            "sqlite:<path of a file>, such as sqlite:/var/lib/roundhouse/registry.db",
+            DatabaseUrl::parse,
+        );
+        let master_key = reader.required_secret(
+            "ORCH_MASTER_KEY",
+            "32 random bytes in URL-safe base64 without padding (43 characters)",
+            MasterKey::parse,
+        );
+        let admin_key = reader.required_secret("ORCH_ADMIN_KEY", "a secret of your choice", |text| {
+            Some(AdminKey::from_text(text.to_owned()))
+        });
+        let backend = reader.required("ORCH_BACKEND", "`process`", BackendKind::parse);
+        let own_image = format!("the image of this binary, svc-engine:{VERSION}");
+        let engine_image = reader.required("ORCH_ENGINE_IMAGE", &own_image, |text| {
+            text.parse().ok().filter(|image: &EngineImage| image.as_str() == format!("svc-engine:{VERSION}"))
+        });
+        let engine_env = passed_through(&mut reader, env);
+        let host = reader.or(
+            "ORCH_HOST",
+            "an IP address such as 127.0.0.1",
+            IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+            |text| text.parse().ok(),
+        );
+        let port = reader.or("ORCH_PORT", "a port from 0 (any free one) to 65535", 8_000, number);
+        let boot_timeout = reader.or(
+            "ORCH_BOOT_TIMEOUT_S",
+            "seconds above 0, decimals allowed",
+            Duration::from_mins(1),
+            |text| seconds(text).filter(|timeout| !timeout.is_zero()),
+        );
+        let ports = ports(&mut reader);
+        let data_root = reader.or(
+            "ORCH_DATA_ROOT_PATH",
+            "the absolute path of a folder",
+            PathBuf::from("/var/lib/roundhouse/engines"),
+            absolute,
+        );
+        let beside = data_root.parent().unwrap_or(&data_root).join("catalog");
+        let catalog = reader.or("ORCH_CATALOG_MOUNT_PATH", "the absolute path of a folder", beside, absolute);
+        let required = database.zip(master_key).zip(admin_key).zip(backend).zip(engine_image);
+        let config = required.map(|((((database, master_key), admin_key), backend), engine_image)| Self {
+            database,
+            master_key,
+            admin_key,
+            engine_image,
+            engine_env,
+            address: SocketAddr::new(host, port),
+            boot_timeout,
+            ports,
+            data_root,
+            catalog,
+            backend,
+        });
+        reader.finish(config)
+    }
+}
+
+fn number(text: &str) -> Option<u16> {
+    text.parse().ok()
+}
+
+fn absolute(text: &str) -> Option<PathBuf> {
+    Some(PathBuf::from(text)).filter(|path| Path::is_absolute(path))
+}
+
+fn ports(reader: &mut Reader<'_>) -> PortRange {
+    let port = |text: &str| number(text).filter(|port| *port > 0);
+    let min = reader.or("ORCH_PORT_MIN", "a port from 1 to 65535", 9_001, port);
+    let max = reader.or("ORCH_PORT_MAX", "a port from 1 to 65535", 9_999, port);
+    PortRange::new(min, max).unwrap_or_else(|| {
+        reader.fault(
+            "ORCH_PORT_MAX",
+            Some(max.to_string()),
+            &format!("at least ORCH_PORT_MIN, which is {min}"),
+        );
+        PortRange { min, max: min }
+    })
+}
+
+/// The variables named in `ORCH_ENGINE_ENV_PASSTHROUGH` that are set. One that is not set is left out: the
+/// list names every provider's key, and few deployments have them all.
+fn passed_through(reader: &mut Reader<'_>, env: &dyn Env) -> Vec<(String, SecretString)> {
+    const LIST: &str = "ORCH_ENGINE_ENV_PASSTHROUGH";
+    let names = reader.text(LIST).unwrap_or_default();
+    let names: Vec<&str> = names.split(',').map(str::trim).filter(|name| !name.is_empty()).collect();
+    for name in &names {
+        if !is_variable(name) || name.starts_with("ORCH_") || MADE_HERE.contains(name) {
+            reader.fault(
+                LIST,
+                Some((*name).to_owned()),
+                "a list of variable names, separated by commas, without ORCH_* and without those that the \
+                 orchestrator sets itself",
+            );
+        }
+    }
+    let value = |name: &str| env.get(name).map(|value| (name.to_owned(), SecretString::from(value)));
+    names.into_iter().filter_map(value).collect()
+}
+
+fn is_variable(name: &str) -> bool {
+    name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
+        && !name.starts_with(|first: char| first.is_ascii_digit())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use secrecy::ExposeSecret as _;
+
+    use super::*;
+
+    fn env(changes: &[(&str, &str)]) -> BTreeMap<String, String> {
+        let image = format!("svc-engine:{VERSION}");
+        let key = "A".repeat(43);
+        let required = [
+            ("ORCH_DATABASE_URL", "sqlite:/tmp/registry.db"),
+            ("ORCH_MASTER_KEY", &key),
+            ("ORCH_ADMIN_KEY", "open sesame"),
+            ("ORCH_BACKEND", "process"),
+            ("ORCH_ENGINE_IMAGE", &image),
+        ];
+        required.iter().chain(changes).map(|(name, value)| ((*name).into(), (*value).into())).collect()
+    }
+
+    fn faults(changes: &[(&str, &str)]) -> Vec<String> {
+        let faults = Config::from_env(&env(changes)).unwrap_err();
+        faults.iter().map(|fault| fault.name.clone()).collect()
+    }
+
+    #[test]
+    fn the_contracts_example_values_are_the_defaults() {
+        let config = Config::from_env(&env(&[])).unwrap();
+        assert_eq!(config.address, "0.0.0.0:8000".parse().unwrap());
+        assert_eq!(config.ports, PortRange::new(9_001, 9_999).unwrap());
+        assert_eq!(config.boot_timeout, Duration::from_mins(1));
+        assert_eq!(config.data_root, Path::new("/var/lib/roundhouse/engines"));
+        assert_eq!(config.catalog, Path::new("/var/lib/roundhouse/catalog"));
+        assert!(config.engine_env.is_empty());
+    }
+
+    #[test]
+    fn every_fault_is_named_at_once_and_no_secret_is_shown() {
+        let bad = env(&[
+            ("ORCH_DATABASE_URL", "mysql://root:hunter2@db"),
+            ("ORCH_MASTER_KEY", "too short"),
+            ("ORCH_ADMIN_KEY", ""),
+            ("ORCH_BACKEND", "docker"),
+            ("ORCH_ENGINE_IMAGE", "svc-engine:latest"),
+            ("ORCH_HOST", "here"),
+            ("ORCH_PORT", "70000"),
+            ("ORCH_BOOT_TIMEOUT_S", "0"),
+            ("ORCH_PORT_MIN", "9100"),
+            ("ORCH_PORT_MAX", "9000"),
+            ("ORCH_DATA_ROOT_PATH", "relative"),
+            ("ORCH_ENGINE_ENV_PASSTHROUGH", "LLM_API_KEY,ORCH_MASTER_KEY,ENGINE_KEY_HASH,1X"),
+        ]);
+        let faults = Config::from_env(&bad).unwrap_err();
+        assert_eq!(faults.iter().count(), 13, "{faults}");
+        let text = faults.to_string();
+        for secret in ["hunter2", "too short", "open sesame"] {
+            assert!(!text.contains(secret), "{text}");
+        }
+    }
+
+    #[test]
+    fn only_variables_that_are_set_are_passed_through() {
+        let env = env(&[
+            ("ORCH_ENGINE_ENV_PASSTHROUGH", "LLM_API_KEY, ,OPENAI_API_KEY"),
+            ("LLM_API_KEY", "secret"),
+            ("OTHER", "kept"),
+        ]);
+        let config = Config::from_env(&env).unwrap();
+        let passed: Vec<_> =
+            config.engine_env.iter().map(|(name, value)| (name.as_str(), value.expose_secret())).collect();
+        assert_eq!(passed, [("LLM_API_KEY", "secret")]);
+        assert!(!format!("{config:?}").contains("secret"));
+    }
+
+    #[test]
+    fn another_image_than_the_binary_is_a_fault() {
+        assert_eq!(faults(&[("ORCH_ENGINE_IMAGE", "svc-engine:99.0.0")]), ["ORCH_ENGINE_IMAGE"]);
+    }
+
+    #[test]
+    fn the_registry_is_a_file() {
+        for (text, path) in [
+            ("sqlite:/a/b.db", "/a/b.db"),
+            ("sqlite:///a/b.db", "/a/b.db"),
+            ("sqlite:b.db", "b.db"),
+            ("sqlite://b.db", "b.db"),
+        ] {
+            assert_eq!(DatabaseUrl::parse(text), Some(DatabaseUrl::Sqlite(path.into())), "{text}");
+        }
+        for text in ["", "sqlite:", "sqlite::memory:", "sqlite:a?mode=ro", "postgres://h/d", "/a/b.db"] {
+            assert_eq!(DatabaseUrl::parse(text), None, "{text}");
+        }
+    }
+}

@@ -1,0 +1,148 @@
+//! The rules: who gets an engine, which moves are legal, what waits for what.
+//!
+//! A change of an engine is claim → act → settle: its row is claimed by compare-and-swap, the backend acts,
+//! and the next state is committed with its audit row. The table in [`lifecycle`] says which change is legal.
+//! Each change flies as a task of its own ([`flight`]), so that callers share it and none of them cancels it by
+//! hanging up.
+
+mod boot;
+mod calls;
+mod destroying;
+mod error;
+mod exits;
+mod flight;
+mod launching;
+pub(crate) mod lifecycle;
+mod products;
+mod provisioning;
+mod pursuit;
+mod rate;
+mod reconcile;
+mod record;
+mod repair;
+mod resting;
+
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use contract::{EngineImage, Timestamp};
+use secrecy::SecretString;
+use service::clock::Clock;
+use tokio::sync::broadcast;
+
+pub use error::FleetError;
+
+use self::flight::Flights;
+use self::products::ProductCache;
+use self::rate::RateLimiter;
+use crate::backend::{Bounded, EngineBackend, Exit, Probe};
+use crate::config::PortRange;
+use crate::keys::Vault;
+use crate::registry::{PortRule, Registry};
+
+/// What a change may take beyond a boot: at least what the backend's calls around it may take together.
+const BEYOND_BOOT: Duration = Duration::from_secs(40);
+
+/// Exits that a booting engine may fall behind before it misses its own: it looks up once per poll.
+const EXIT_BACKLOG: usize = 4_096;
+
+/// All engines of one deployment.
+pub struct Fleet {
+    settings: Settings,
+    registry: Registry,
+    vault: Vault,
+    backend: Bounded,
+    probe: Arc<dyn Probe>,
+    ports: PortRule,
+    clock: Arc<dyn Clock>,
+    products: ProductCache,
+    rates: RateLimiter,
+    flights: Arc<Flights>,
+    exits: broadcast::Sender<Exit>,
+    ready: AtomicBool,
+}
+
+/// What the rules are told by the configuration.
+#[derive(Clone, Debug)]
+pub(crate) struct Settings {
+    /// This process, as claims name it.
+    pub(crate) owner: String,
+    /// The image of engines that do not ask for one.
+    pub(crate) engine_image: EngineImage,
+    /// Variables passed through to every engine.
+    pub(crate) engine_env: Vec<(String, SecretString)>,
+    pub(crate) boot_timeout: Duration,
+    pub(crate) ports: PortRange,
+}
+
+/// What the fleet stands on.
+pub(crate) struct Parts {
+    pub(crate) registry: Registry,
+    pub(crate) vault: Vault,
+    pub(crate) backend: Arc<dyn EngineBackend>,
+    pub(crate) probe: Arc<dyn Probe>,
+    pub(crate) clock: Arc<dyn Clock>,
+}
+
+impl Fleet {
+    pub(crate) fn new(settings: Settings, parts: Parts) -> Arc<Self> {
+        let Parts { registry, vault, backend, probe, clock } = parts;
+        let probing = Arc::clone(&backend);
+        let leases = PortRule::new(settings.ports, move |port| probing.port_is_free(port));
+        let (exits, _) = broadcast::channel(EXIT_BACKLOG);
+        Arc::new(Self {
+            settings,
+            registry,
+            vault,
+            backend: Bounded::new(backend, Arc::clone(&clock)),
+            probe,
+            ports: leases,
+            clock,
+            products: ProductCache::default(),
+            rates: RateLimiter::default(),
+            flights: Arc::default(),
+            exits,
+            ready: AtomicBool::new(false),
+        })
+    }
+
+    /// Whether the registry has been compared with what runs: until then nothing is served.
+    pub(crate) fn is_ready(&self) -> bool {
+        self.ready.load(Ordering::Acquire)
+    }
+
+    /// How long a caller waits at most, whatever happens.
+    fn patience(&self) -> Duration {
+        self.settings.boot_timeout + BEYOND_BOOT
+    }
+
+    fn now(&self) -> Timestamp {
+        self.clock.now()
+    }
+
+    /// Waits for the changes under way, at most for `limit`.
+    pub(crate) async fn landed(&self, limit: Duration) {
+        self.flights.landed(limit).await;
+    }
+
+    /// Closes the registry.
+    pub(crate) async fn close(&self) {
+        self.registry.close().await;
+    }
+
+    /// Whether the registry has nothing to do.
+    #[cfg(test)]
+    pub(crate) fn is_quiet(&self) -> bool {
+        self.registry.is_quiet()
+    }
+
+    /// Drops every change where it stands, as a kill does.
+    #[cfg(test)]
+    pub(crate) fn abandon(&self) {
+        self.flights.abandon();
+    }
+}

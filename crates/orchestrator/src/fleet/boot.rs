@@ -1,0 +1,241 @@
+//! Bringing an engine up: launch it, and ask it how it is until it is well, dead or late.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use contract::engine::{EngineHealth, HEALTHY};
+use contract::{EngineId, Timestamp};
+use secrecy::SecretString;
+use tokio::sync::broadcast::{self, error::RecvError};
+
+use super::{Fleet, FleetError};
+use crate::backend::{BackendError, Exit, Instance, Launch, Unwell};
+use crate::keys::{KeyError, Purpose};
+use crate::registry::EngineRow;
+
+/// The key under which an engine seals its own credentials.
+const SECRETS_KEY: &str = "AD_ENCRYPTION_KEY";
+
+/// The shortest and the longest pause between two questions.
+const PAUSES: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(100));
+/// How long one question waits for its answer.
+const ANSWER: Duration = Duration::from_secs(10);
+
+/// How many of the log's last lines a failed boot keeps.
+const LOG_LINES: usize = 20;
+
+/// What a boot waits for.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Wants {
+    /// Every subsystem.
+    AllWell,
+    /// The brain alone, so that a provider's outage never fails an engine that was well before.
+    Brain,
+}
+
+/// An engine that came up.
+#[derive(Debug)]
+pub(super) struct Booted {
+    pub(super) instance: Instance,
+    pub(super) health_at: Timestamp,
+    pub(super) took_ms: i64,
+}
+
+/// An engine that did not come up.
+#[derive(Debug)]
+pub(super) struct NotBooted {
+    pub(super) why: Why,
+    /// The last lines of its log.
+    pub(super) log: Vec<String>,
+}
+
+/// Why an engine did not come up.
+#[derive(Clone, Debug)]
+pub(super) enum Why {
+    /// The backend did not launch it.
+    Backend(BackendError),
+    /// It ended.
+    Exited(Option<String>),
+    /// It was not well in time; last it said this.
+    Late(String),
+    /// Its keys do not open.
+    Keys(KeyError),
+}
+
+impl Why {
+    /// The cause as the ledger has it.
+    pub(super) const fn cause(&self) -> &'static str {
+        match self {
+            Self::Backend(_) | Self::Keys(_) => "backend",
+            Self::Exited(_) => "exit",
+            Self::Late(_) => "boot_timeout",
+        }
+    }
+}
+
+impl NotBooted {
+    /// In words.
+    pub(super) fn message(&self) -> String {
+        match &self.why {
+            Why::Backend(error) => error.to_string(),
+            Why::Keys(error) => error.to_string(),
+            Why::Late(last) => last.clone(),
+            Why::Exited(how) => {
+                let how = how.as_deref().unwrap_or("how is not known");
+                let last = self.log.last().map(|line| format!("; its last log line: {line}"));
+                format!("the engine ended while it booted ({how}){}", last.unwrap_or_default())
+            }
+        }
+    }
+
+    /// As its callers are answered.
+    pub(super) fn error(&self) -> FleetError {
+        match &self.why {
+            Why::Late(last) => FleetError::BootTimeout(last.clone()),
+            Why::Keys(error) => (*error).into(),
+            Why::Backend(_) | Why::Exited(_) => FleetError::Backend(self.message()),
+        }
+    }
+}
+
+impl Fleet {
+    /// Launches the engine of `row`, whose port is leased, and waits until it is as `wants` says.
+    pub(super) async fn boot(self: &Arc<Self>, row: &EngineRow, wants: Wants) -> Result<Booted, NotBooted> {
+        match self.launch_and_wait(row, wants).await {
+            Ok(booted) => Ok(booted),
+            Err(why) => {
+                // Best effort: a backend that fails here as well has said so already.
+                let log = self.backend.log_tail(row.engine_id, LOG_LINES).await.unwrap_or_default();
+                Err(NotBooted { why, log })
+            }
+        }
+    }
+
+    async fn launch_and_wait(self: &Arc<Self>, row: &EngineRow, wants: Wants) -> Result<Booted, Why> {
+        let begun = self.clock.monotonic();
+        // Before the launch: an engine may end before its launch has returned.
+        let exits = self.exits.subscribe();
+        let port = row.port.unwrap_or_default();
+        let launch = Launch {
+            engine_id: row.engine_id,
+            image: row.engine_version.clone(),
+            port,
+            key_hash: row.key_hash,
+            env: self.engine_env(row).map_err(Why::Keys)?,
+        };
+        let instance = self.backend.launch(launch).await.map_err(Why::Backend)?;
+        let mut last = "it has not been asked yet".to_owned();
+        tokio::select! {
+            biased;
+            how = ended(exits, row.engine_id, &instance) => return Err(Why::Exited(how)),
+            () = self.until_well(port, wants, &mut last) => {}
+            () = self.clock.sleep(self.settings.boot_timeout) => return Err(Why::Late(last)),
+        }
+        let took = self.clock.monotonic().saturating_sub(begun);
+        let took_ms = i64::try_from(took.as_millis()).unwrap_or(i64::MAX);
+        Ok(Booted { instance, health_at: self.now(), took_ms })
+    }
+
+    /// The variables that this engine gets beside those of the container contract.
+    fn engine_env(&self, row: &EngineRow) -> Result<Vec<(String, SecretString)>, KeyError> {
+        let mut env = self.settings.engine_env.clone();
+        if env.iter().all(|(name, _)| name != SECRETS_KEY) {
+            let owner = row.engine_id.to_string();
+            let key = self.vault.open(&owner, Purpose::EngineSecrets, &row.sealed_secrets_key)?;
+            env.push((SECRETS_KEY.to_owned(), SecretString::from(key.as_str())));
+        }
+        Ok(env)
+    }
+
+    /// Asks until the answer is as `wants` says. `last` holds what was wrong the last time.
+    async fn until_well(&self, port: u16, wants: Wants, last: &mut String) {
+        let begun = self.clock.monotonic();
+        loop {
+            let answer = tokio::select! {
+                answer = self.probe.ask(port) => answer,
+                () = self.clock.sleep(ANSWER) => {
+                    Err(Unwell::Garbled(format!("nothing within {} s", ANSWER.as_secs())))
+                }
+            };
+            match answer.map_err(|error| error.to_string()).and_then(|health| judge(&health, wants)) {
+                Ok(()) => return,
+                Err(unwell) => *last = unwell,
+            }
+            // An eighth of what it has taken so far: a quick boot is noticed at once, a slow one not pestered.
+            let waited = self.clock.monotonic().saturating_sub(begun);
+            self.clock.sleep((waited / 8).clamp(PAUSES.0, PAUSES.1)).await;
+        }
+    }
+}
+
+/// Waits for the end of `instance`.
+async fn ended(
+    mut exits: broadcast::Receiver<Exit>,
+    engine_id: EngineId,
+    instance: &Instance,
+) -> Option<String> {
+    loop {
+        match exits.recv().await {
+            Ok(exit) if exit.engine_id == engine_id && exit.instance == *instance => return exit.how,
+            // One that was missed among thousands is still late in the end.
+            Ok(_) | Err(RecvError::Lagged(_)) => {}
+            Err(RecvError::Closed) => std::future::pending().await,
+        }
+    }
+}
+
+/// Whether `health` is what a boot waits for; if not, which subsystem is unwell, and why.
+fn judge(health: &EngineHealth, wants: Wants) -> Result<(), String> {
+    let subsystems = &health.subsystems;
+    let all = [
+        ("database", &subsystems.database),
+        ("llm_provider", &subsystems.llm_provider),
+        ("asset_directory", &subsystems.asset_directory),
+    ];
+    let needed = match wants {
+        Wants::AllWell => all.as_slice(),
+        Wants::Brain => all.get(..1).unwrap_or_default(),
+    };
+    let unwell: Vec<_> = needed.iter().filter(|(_, state)| *state != HEALTHY).collect();
+    if unwell.is_empty() {
+        return match wants {
+            Wants::AllWell if health.status != HEALTHY => Err(format!("its status is {}", health.status)),
+            Wants::AllWell | Wants::Brain => Ok(()),
+        };
+    }
+    Err(unwell.iter().map(|(name, state)| format!("{name}: {state}")).collect::<Vec<_>>().join("; "))
+}
+
+#[cfg(test)]
+mod tests {
+    use contract::engine::Subsystems;
+
+    use super::*;
+
+    fn health(status: &str, database: &str, llm_provider: &str) -> EngineHealth {
+        EngineHealth {
+            status: status.into(),
+            uptime_seconds: 0.1,
+            subsystems: Subsystems {
+                database: database.into(),
+                llm_provider: llm_provider.into(),
+                asset_directory: "ok".into(),
+            },
+        }
+    }
+
+    #[test]
+    fn a_provision_waits_for_all_and_names_what_is_unwell() {
+        assert_eq!(judge(&health("ok", "ok", "ok"), Wants::AllWell), Ok(()));
+        let unwell = judge(&health("degraded", "ok", "no key"), Wants::AllWell).unwrap_err();
+        assert_eq!(unwell, "llm_provider: no key");
+        assert!(judge(&health("starting", "ok", "ok"), Wants::AllWell).is_err());
+    }
+
+    #[test]
+    fn a_wake_waits_for_the_brain_alone() {
+        assert_eq!(judge(&health("degraded", "ok", "provider is down"), Wants::Brain), Ok(()));
+        let unwell = judge(&health("degraded", "disk full", "ok"), Wants::Brain).unwrap_err();
+        assert_eq!(unwell, "database: disk full");
+    }
+}

@@ -1,0 +1,134 @@
+//! What callers can ask: each function is one endpoint.
+
+use std::sync::Arc;
+
+use contract::UserId;
+use contract::orchestrator::{
+    Admission, Admit, Destroyed, DestroyedEngine, EngineList, EngineRecord, EngineStatus, ListEngines,
+    PageLimit, PageOffset, ProvisionEngine, ProvisionedEngine, StartedEngine, StoppedEngine,
+};
+
+use super::flight::Settled;
+use super::lifecycle::Trigger;
+use super::pursuit::Job;
+use super::rate::OverLimit;
+use super::record::{summary, url};
+use super::{Fleet, FleetError};
+use crate::registry::{EngineRow, Page, Product, Seat};
+
+/// The page size of a listing that asks for none.
+const PAGE: i64 = 100;
+
+/// Why a product changed something, as the ledger has it.
+const REQUESTED: &str = "requested";
+
+impl Fleet {
+    /// Admits a user: hands out their engine, provisioning or waking it if `ask` says so.
+    pub(crate) async fn admit(
+        self: &Arc<Self>,
+        product: &Product,
+        user_id: UserId,
+        ask: Admit,
+    ) -> Result<Admission, FleetError> {
+        let limit = product.policy.rate_limit_rpm;
+        let checked = self.rates.check(product.product_id, limit, self.clock.monotonic());
+        checked.map_err(|OverLimit { retry_after_s }| FleetError::RateLimited { retry_after_s })?;
+        let trigger = Trigger::Admit { provision: ask.auto_provision, wake: ask.auto_wake };
+        let mut job = Job::new(seat(product, user_id), trigger, "admit");
+        job.max_engines = product.policy.max_engines;
+        match self.pursue(&job).await? {
+            Settled::Running(row) => self.record(*row).map(Admission::admitted),
+            Settled::Denied(reason) => Ok(Admission::denied(reason)),
+            Settled::AtRest | Settled::Destroyed(_) => Err(FleetError::EngineNotRunning),
+        }
+    }
+
+    /// Provisions an engine for a user who has none.
+    pub(crate) async fn provision(
+        self: &Arc<Self>,
+        product: &Product,
+        ask: ProvisionEngine,
+    ) -> Result<ProvisionedEngine, FleetError> {
+        let mut job = Job::new(seat(product, ask.user_id), Trigger::Provision, REQUESTED);
+        job.max_engines = product.policy.max_engines;
+        job.version = ask.engine_version;
+        let row = running(self.pursue(&job).await?)?;
+        let (api_key, url) = (self.engine_key(&row)?, address(&row)?);
+        let EngineRow { engine_id, status, seat, .. } = row;
+        Ok(ProvisionedEngine { engine_id, user_id: seat.user_id, status, url, api_key })
+    }
+
+    /// One engine with its key.
+    pub(crate) async fn engine(
+        &self,
+        product: &Product,
+        user_id: UserId,
+    ) -> Result<EngineRecord, FleetError> {
+        let row = self.registry.engine(&seat(product, user_id)).await?;
+        self.record(row.ok_or(FleetError::EngineNotFound)?)
+    }
+
+    /// A page of the product's engines, without their keys.
+    pub(crate) async fn engines(
+        &self,
+        product: &Product,
+        ask: ListEngines,
+    ) -> Result<EngineList, FleetError> {
+        let page = Page {
+            status: ask.status,
+            limit: ask.limit.map_or(PAGE, PageLimit::get),
+            offset: ask.offset.map_or(0, PageOffset::get),
+        };
+        let (rows, total) = self.registry.list(product.product_id, page).await?;
+        Ok(EngineList { engines: rows.into_iter().map(summary).collect(), total })
+    }
+
+    /// Starts an engine at rest.
+    pub(crate) async fn start(
+        self: &Arc<Self>,
+        product: &Product,
+        user_id: UserId,
+    ) -> Result<StartedEngine, FleetError> {
+        let job = Job::new(seat(product, user_id), Trigger::Start, REQUESTED);
+        let row = running(self.pursue(&job).await?)?;
+        Ok(StartedEngine { status: row.status, url: address(&row)? })
+    }
+
+    /// Stops a running engine.
+    pub(crate) async fn stop(
+        self: &Arc<Self>,
+        product: &Product,
+        user_id: UserId,
+    ) -> Result<StoppedEngine, FleetError> {
+        self.pursue(&Job::new(seat(product, user_id), Trigger::Stop, REQUESTED)).await?;
+        Ok(StoppedEngine { status: EngineStatus::Stopped })
+    }
+
+    /// Destroys an engine, whatever its state.
+    pub(crate) async fn destroy(
+        self: &Arc<Self>,
+        product: &Product,
+        user_id: UserId,
+    ) -> Result<DestroyedEngine, FleetError> {
+        match self.pursue(&Job::new(seat(product, user_id), Trigger::Destroy, REQUESTED)).await? {
+            Settled::Destroyed(engine_id) => Ok(DestroyedEngine { status: Destroyed::Destroyed, engine_id }),
+            Settled::Running(_) | Settled::AtRest | Settled::Denied(_) => Err(FleetError::EngineNotFound),
+        }
+    }
+}
+
+fn seat(product: &Product, user_id: UserId) -> Seat {
+    Seat { product_id: product.product_id, user_id }
+}
+
+fn running(settled: Settled) -> Result<EngineRow, FleetError> {
+    match settled {
+        Settled::Running(row) => Ok(*row),
+        Settled::AtRest | Settled::Destroyed(_) | Settled::Denied(_) => Err(FleetError::EngineNotRunning),
+    }
+}
+
+/// The address of an engine that runs. It has one: a port is given away only while the engine rests.
+fn address(row: &EngineRow) -> Result<String, FleetError> {
+    row.port.map(url).ok_or(FleetError::EngineNotRunning)
+}

@@ -1,0 +1,32 @@
+//! Delete: takes over whatever is under way, ends the engine at once, and removes all that is its own.
+
+use std::sync::Arc;
+
+use contract::orchestrator::EngineStatus;
+use serde_json::json;
+
+use super::Fleet;
+use super::flight::{Ended, Flight, Outcome, Settled};
+use super::lifecycle::Change;
+use crate::registry::{EngineRow, Event, Next};
+
+impl Fleet {
+    pub(super) async fn destroy_engine(self: &Arc<Self>, flight: &Arc<Flight>, seen: EngineRow) -> Outcome {
+        // Out of reach from the beginning: nothing has changed.
+        self.backend.ping().await?;
+        let Ok(row) = self.registry.claim(&seen, &self.claim(Change::Destroy), None).await? else {
+            return Err(Ended::Stale);
+        };
+        self.flights.take_over(flight, row.generation);
+        self.finish_destroy(&row, "requested").await
+    }
+
+    /// Ends and removes an engine that is `destroying`. On failure the row stays so, to be finished later.
+    pub(super) async fn finish_destroy(&self, row: &EngineRow, reason: &'static str) -> Outcome {
+        self.backend.remove(row.engine_id).await?;
+        let detail = json!({"from": row.settled_status(), "to": None::<EngineStatus>, "reason": reason});
+        let entry = self.entry(row, Event::Destroy, detail);
+        self.registry.settle(row, Next::Gone, Some(&entry)).await.map_err(Ended::unsettled)?;
+        Ok(Settled::Destroyed(row.engine_id))
+    }
+}

@@ -1,0 +1,151 @@
+//! What the rules answer when they do not do what was asked, and the one mapping to the wire's codes.
+
+use std::error::Error;
+use std::fmt;
+use std::sync::Arc;
+
+use contract::ErrorCode;
+
+use super::lifecycle::Refusal;
+use crate::backend::BackendError;
+use crate::keys::KeyError;
+use crate::registry::RegistryError;
+
+/// A refusal or a failure. Its text is for people and holds no secret.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum FleetError {
+    /// No engine for the user.
+    #[error("this user has no engine")]
+    EngineNotFound,
+    /// Provision for a user that has one.
+    #[error("this user has an engine already; admit hands it out")]
+    EngineAlreadyExists,
+    /// Start of an engine that runs or is about to.
+    #[error("this engine is running already")]
+    EngineAlreadyRunning,
+    /// Stop of an engine that does not run.
+    #[error("this engine is not running")]
+    EngineNotRunning,
+    /// The slug is in use.
+    #[error("another product has this slug")]
+    SlugExists,
+    /// The product has as many engines as it may.
+    #[error("the product has as many engines as its policy allows ({max_engines})")]
+    QuotaExceeded {
+        /// Its limit.
+        max_engines: u64,
+    },
+    /// The product sends too many admits.
+    #[error("the product's policy allows no more admits in this minute")]
+    RateLimited {
+        /// Whole seconds until one would pass; none if none ever will.
+        retry_after_s: Option<u64>,
+    },
+    /// No port can be had.
+    #[error("no port is free in the range for engines; stop some, or widen ORCH_PORT_MIN to ORCH_PORT_MAX")]
+    PortExhaustion,
+    /// A booting engine did not become healthy in time.
+    #[error("the engine was not healthy in time: {0}")]
+    BootTimeout(String),
+    /// The backend failed, or a booting engine died.
+    #[error("{0}")]
+    Backend(String),
+    /// Nothing waits for ever.
+    #[error("a change of this engine took too long; it goes on, ask again later")]
+    TooSlow,
+    /// A failure of our own.
+    #[error("an unexpected failure")]
+    Internal(#[source] Cause),
+}
+
+/// The cause of an internal failure, shared by all who waited for the same change.
+#[derive(Clone, Debug)]
+pub struct Cause(Arc<dyn Error + Send + Sync>);
+
+impl fmt::Display for Cause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl Error for Cause {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        self.0.source()
+    }
+}
+
+/// A change's task ended without a word: it panicked, or the runtime is ending.
+#[derive(Debug, thiserror::Error)]
+#[error("the task of a change broke off")]
+pub(super) struct BrokenOff;
+
+impl FleetError {
+    /// The code on the wire.
+    pub const fn code(&self) -> ErrorCode {
+        match self {
+            Self::EngineNotFound => ErrorCode::EngineNotFound,
+            Self::EngineAlreadyExists => ErrorCode::EngineAlreadyExists,
+            Self::EngineAlreadyRunning => ErrorCode::EngineAlreadyRunning,
+            Self::EngineNotRunning => ErrorCode::EngineNotRunning,
+            Self::SlugExists => ErrorCode::ProductSlugExists,
+            Self::QuotaExceeded { .. } => ErrorCode::QuotaExceeded,
+            Self::RateLimited { .. } => ErrorCode::RateLimited,
+            Self::PortExhaustion => ErrorCode::PortExhaustion,
+            Self::BootTimeout(_) => ErrorCode::BootTimeout,
+            Self::Backend(_) | Self::TooSlow => ErrorCode::BackendError,
+            Self::Internal(_) => ErrorCode::InternalError,
+        }
+    }
+
+    /// When to come back, in seconds, where that makes sense.
+    pub const fn retry_after_s(&self) -> Option<u64> {
+        match self {
+            Self::RateLimited { retry_after_s } => *retry_after_s,
+            // Ports become free as engines stop: nobody knows when.
+            Self::PortExhaustion => Some(30),
+            Self::EngineNotFound
+            | Self::EngineAlreadyExists
+            | Self::EngineAlreadyRunning
+            | Self::EngineNotRunning
+            | Self::SlugExists
+            | Self::QuotaExceeded { .. }
+            | Self::BootTimeout(_)
+            | Self::Backend(_)
+            | Self::TooSlow
+            | Self::Internal(_) => None,
+        }
+    }
+
+    pub(super) fn internal(cause: impl Error + Send + Sync + 'static) -> Self {
+        Self::Internal(Cause(Arc::new(cause)))
+    }
+}
+
+impl From<Refusal> for FleetError {
+    fn from(refusal: Refusal) -> Self {
+        match refusal {
+            Refusal::NotFound => Self::EngineNotFound,
+            Refusal::AlreadyExists => Self::EngineAlreadyExists,
+            Refusal::AlreadyRunning => Self::EngineAlreadyRunning,
+            Refusal::NotRunning => Self::EngineNotRunning,
+        }
+    }
+}
+
+impl From<RegistryError> for FleetError {
+    fn from(error: RegistryError) -> Self {
+        Self::internal(error)
+    }
+}
+
+impl From<KeyError> for FleetError {
+    fn from(error: KeyError) -> Self {
+        Self::internal(error)
+    }
+}
+
+impl From<BackendError> for FleetError {
+    fn from(error: BackendError) -> Self {
+        Self::Backend(error.to_string())
+    }
+}

@@ -1,0 +1,96 @@
+//! Start and wake: an engine at rest runs again.
+
+use std::sync::Arc;
+
+use contract::EngineImage;
+use contract::orchestrator::EngineStatus;
+use serde_json::json;
+
+use super::boot::{NotBooted, Wants, Why};
+use super::flight::{Ended, Flight, Outcome, Settled};
+use super::lifecycle::Change;
+use super::pursuit::Job;
+use super::{Fleet, FleetError};
+use crate::backend::BackendError;
+use crate::registry::{EngineRow, Entry, Event, Next, Refused};
+
+impl Fleet {
+    pub(super) async fn launch_again(
+        self: &Arc<Self>,
+        flight: &Arc<Flight>,
+        job: &Job,
+        seen: EngineRow,
+    ) -> Outcome {
+        let image = self.image_for(&seen).clone();
+        self.backend.check_image(&image).await?;
+        let claim = self.claim(flight.change);
+        let mut row = match self.registry.claim(&seen, &claim, Some(&self.ports)).await? {
+            Ok(row) => row,
+            Err(Refused::NoPort) => return Err(FleetError::PortExhaustion.into()),
+            Err(Refused::Stale | Refused::Quota) => return Err(Ended::Stale),
+        };
+        flight.claimed(row.generation);
+        row.engine_version = image;
+        let booted = match self.boot(&row, Wants::Brain).await {
+            Ok(booted) => booted,
+            Err(failure) => return Err(self.not_launched(&seen, &row, &failure).await),
+        };
+        let event = if flight.change == Change::Wake { Event::Wake } else { Event::Start };
+        let detail = json!({"from": row.status, "to": EngineStatus::Running, "reason": job.reason});
+        let entry = Entry { duration_ms: Some(booted.took_ms), ..self.entry(&row, event, detail) };
+        let next = Next::Running {
+            instance: booted.instance,
+            image: row.engine_version.clone(),
+            health_at: booted.health_at,
+        };
+        match self.registry.settle(&row, next, Some(&entry)).await.map_err(Ended::unsettled)? {
+            Some(row) => Ok(Settled::Running(Box::new(row))),
+            None => Err(Ended::Stale),
+        }
+    }
+
+    /// The image of an engine's next launch: its own if it is pinned to it, else the deployment's, as long as
+    /// that is compatible.
+    fn image_for<'a>(&'a self, row: &'a EngineRow) -> &'a EngineImage {
+        let default = &self.settings.engine_image;
+        if row.pinned || default.major() != row.engine_version.major() {
+            &row.engine_version
+        } else {
+            default
+        }
+    }
+
+    /// Ends what is left of a launch that failed. The engine is `failed` then, unless the backend could not be
+    /// reached: that says nothing about it, and it stays as it was.
+    async fn not_launched(&self, seen: &EngineRow, row: &EngineRow, failure: &NotBooted) -> Ended {
+        tracing::warn!(engine.id = %row.engine_id, reason = failure.message(), "An engine did not come up.");
+        if let Err(error) = self.backend.kill(row.engine_id).await {
+            // The row keeps its claim until this is made good.
+            tracing::warn!(engine.id = %row.engine_id, %error, "An engine that failed could not be ended yet.");
+            return failure.error().into();
+        }
+        // As the registry has it: the image of a launch that failed is not what the engine runs.
+        let row = EngineRow { engine_version: seen.engine_version.clone(), ..row.clone() };
+        let unchanged = matches!(failure.why, Why::Backend(BackendError::Unreachable(_)) | Why::Keys(_));
+        let (next, entry) = match row.status {
+            _ if unchanged => (Next::Unchanged, None),
+            // Only moves into `failed` are crashes.
+            EngineStatus::Failed => (Next::Unchanged, None),
+            from => (
+                Next::AtRest(EngineStatus::Failed),
+                Some(self.entry(
+                    &row,
+                    Event::Crash,
+                    json!({
+                        "from": from, "to": EngineStatus::Failed, "reason": failure.message(),
+                        "cause": failure.why.cause(), "log": failure.log,
+                    }),
+                )),
+            ),
+        };
+        match self.registry.settle(&row, next, entry.as_ref()).await {
+            Ok(_) => failure.error().into(),
+            Err(error) => Ended::unsettled(error),
+        }
+    }
+}

@@ -1,0 +1,195 @@
+//! The one table that decides every move of an engine: what is there × what is asked → what to do.
+//!
+//! Pure: it reads nothing and does nothing. An engine that is being changed keeps its settled state and
+//! carries a [`Change`]; `provisioning` and `destroying` are the only states that show one.
+
+use contract::orchestrator::{DenialReason, EngineStatus};
+
+/// A change of an engine, as its row's claim names it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Change {
+    /// Its first boot.
+    Provision,
+    /// A boot that the product asked for.
+    Start,
+    /// A boot because its user was admitted.
+    Wake,
+    /// To rest, because the product asked for it.
+    Stop,
+    /// To rest, until its user is admitted again.
+    Sleep,
+    /// Out of existence.
+    Destroy,
+}
+
+impl Change {
+    const ALL: [Self; 6] = [Self::Provision, Self::Start, Self::Wake, Self::Stop, Self::Sleep, Self::Destroy];
+
+    /// The change as the registry writes it.
+    pub(crate) const fn as_str(self) -> &'static str {
+        match self {
+            Self::Provision => "provision",
+            Self::Start => "start",
+            Self::Wake => "wake",
+            Self::Stop => "stop",
+            Self::Sleep => "sleep",
+            Self::Destroy => "destroy",
+        }
+    }
+
+    /// Reads what [`Change::as_str`] writes.
+    pub(crate) fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|change| change.as_str() == name)
+    }
+}
+
+/// An engine as the table sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct View {
+    pub(crate) status: EngineStatus,
+    /// The change under way.
+    pub(crate) change: Option<Change>,
+}
+
+/// What is asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Trigger {
+    /// `POST /engines/provision`.
+    Provision,
+    /// `POST /engines/{user_id}/admit`.
+    Admit {
+        /// Provision if there is no engine.
+        provision: bool,
+        /// Wake if it sleeps.
+        wake: bool,
+    },
+    /// `POST /engines/{user_id}/start`.
+    Start,
+    /// `POST /engines/{user_id}/stop`.
+    Stop,
+    /// Put to sleep by the orchestrator itself.
+    Sleep,
+    /// `DELETE /engines/{user_id}`.
+    Destroy,
+}
+
+/// What to do about it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Decision {
+    /// The engine runs: admit.
+    Pass,
+    /// Not admitted, and nothing changes.
+    Deny(DenialReason),
+    /// Refused, and nothing changes.
+    Refuse(Refusal),
+    /// Claim the engine and make this change.
+    Make(Change),
+    /// Wait for the change under way and share its outcome.
+    Share,
+    /// Wait for the change under way, then decide anew.
+    Wait,
+}
+
+/// Why a trigger is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Refusal {
+    /// There is none.
+    NotFound,
+    /// There is one.
+    AlreadyExists,
+    /// It runs, or is about to.
+    AlreadyRunning,
+    /// It does not run.
+    NotRunning,
+}
+
+/// Decides what to do about `trigger`, given the engine, if there is one.
+pub(crate) fn decide(engine: Option<View>, trigger: Trigger) -> Decision {
+    let Some(View { status, change }) = engine else { return without_engine(trigger) };
+    match trigger {
+        Trigger::Provision => Decision::Refuse(Refusal::AlreadyExists),
+        Trigger::Admit { wake, .. } => admit(status, change, wake),
+        Trigger::Start => start(status, change),
+        Trigger::Stop | Trigger::Sleep => rest(status, change, trigger),
+        Trigger::Destroy => match status {
+            EngineStatus::Destroying => Decision::Refuse(Refusal::NotFound),
+            EngineStatus::Provisioning
+            | EngineStatus::Running
+            | EngineStatus::Sleeping
+            | EngineStatus::Stopped
+            | EngineStatus::Failed => Decision::Make(Change::Destroy),
+        },
+    }
+}
+
+/// Whether a caller with `trigger`, who would have made a change of their own, shares the outcome of
+/// `change`, which someone else is just claiming.
+pub(crate) const fn shares(trigger: Trigger, change: Change) -> bool {
+    match trigger {
+        Trigger::Admit { .. } => matches!(change, Change::Provision | Change::Start | Change::Wake),
+        Trigger::Start => matches!(change, Change::Start | Change::Wake),
+        Trigger::Provision | Trigger::Stop | Trigger::Sleep | Trigger::Destroy => false,
+    }
+}
+
+const fn without_engine(trigger: Trigger) -> Decision {
+    match trigger {
+        Trigger::Provision | Trigger::Admit { provision: true, .. } => Decision::Make(Change::Provision),
+        Trigger::Admit { provision: false, .. } => Decision::Deny(DenialReason::EngineNotFound),
+        Trigger::Start | Trigger::Stop | Trigger::Sleep | Trigger::Destroy => {
+            Decision::Refuse(Refusal::NotFound)
+        }
+    }
+}
+
+const fn admit(status: EngineStatus, change: Option<Change>, wake: bool) -> Decision {
+    match change {
+        Some(Change::Provision | Change::Start | Change::Wake) => return Decision::Share,
+        Some(Change::Stop | Change::Sleep | Change::Destroy) => return Decision::Wait,
+        None => {}
+    }
+    match status {
+        EngineStatus::Running => Decision::Pass,
+        EngineStatus::Sleeping if wake => Decision::Make(Change::Wake),
+        EngineStatus::Sleeping => Decision::Deny(DenialReason::EngineSleeping),
+        EngineStatus::Stopped => Decision::Deny(DenialReason::EngineStopped),
+        EngineStatus::Failed => Decision::Deny(DenialReason::EngineUnhealthy),
+        // Without a claim nobody finishes these; the caller who waits sees to it.
+        EngineStatus::Provisioning | EngineStatus::Destroying => Decision::Wait,
+    }
+}
+
+const fn start(status: EngineStatus, change: Option<Change>) -> Decision {
+    match (status, change) {
+        (EngineStatus::Provisioning, _) | (EngineStatus::Running, None) => {
+            Decision::Refuse(Refusal::AlreadyRunning)
+        }
+        (EngineStatus::Destroying, _) => Decision::Refuse(Refusal::NotFound),
+        (_, Some(Change::Start | Change::Wake)) => Decision::Share,
+        (_, Some(Change::Provision | Change::Stop | Change::Sleep | Change::Destroy)) => Decision::Wait,
+        (EngineStatus::Sleeping | EngineStatus::Stopped | EngineStatus::Failed, None) => {
+            Decision::Make(Change::Start)
+        }
+    }
+}
+
+const fn rest(status: EngineStatus, change: Option<Change>, trigger: Trigger) -> Decision {
+    let make = if matches!(trigger, Trigger::Sleep) { Change::Sleep } else { Change::Stop };
+    match (status, change) {
+        (EngineStatus::Destroying, _) => Decision::Refuse(Refusal::NotFound),
+        (_, Some(Change::Stop | Change::Sleep)) => Decision::Wait,
+        (EngineStatus::Running, None) => Decision::Make(make),
+        (
+            EngineStatus::Provisioning
+            | EngineStatus::Running
+            | EngineStatus::Sleeping
+            | EngineStatus::Stopped
+            | EngineStatus::Failed,
+            _,
+        ) => Decision::Refuse(Refusal::NotRunning),
+    }
+}
+
+#[cfg(test)]
+#[path = "lifecycle_tests.rs"]
+mod tests;

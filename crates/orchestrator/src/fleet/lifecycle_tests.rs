@@ -1,0 +1,102 @@
+//! The table, row by row: as it is written in docs/architecture.md, and whether it is whole.
+
+use super::*;
+
+const ADMIT: Trigger = Trigger::Admit { provision: false, wake: false };
+const ADMIT_PROVISION: Trigger = Trigger::Admit { provision: true, wake: false };
+const ADMIT_WAKE: Trigger = Trigger::Admit { provision: false, wake: true };
+
+/// The columns of [`ROWS`].
+const TRIGGERS: [Trigger; 8] = [
+    Trigger::Provision,
+    ADMIT,
+    ADMIT_PROVISION,
+    ADMIT_WAKE,
+    Trigger::Start,
+    Trigger::Stop,
+    Trigger::Sleep,
+    Trigger::Destroy,
+];
+
+/// State, change under way, and the decision for each of [`TRIGGERS`].
+const ROWS: &str = "
+none         -          | provision      not_found       provision  not_found  404      404         404         404
+provisioning provision  | 409-exists     share           share      share      409-run  409-not-run 409-not-run destroy
+running      -          | 409-exists     pass            pass       pass       409-run  stop        sleep       destroy
+running      stop       | 409-exists     wait            wait       wait       wait     wait        wait        destroy
+running      sleep      | 409-exists     wait            wait       wait       wait     wait        wait        destroy
+sleeping     -          | 409-exists     sleeping        sleeping   wake       start    409-not-run 409-not-run destroy
+sleeping     wake       | 409-exists     share           share      share      share    409-not-run 409-not-run destroy
+sleeping     start      | 409-exists     share           share      share      share    409-not-run 409-not-run destroy
+stopped      -          | 409-exists     stopped         stopped    stopped    start    409-not-run 409-not-run destroy
+stopped      start      | 409-exists     share           share      share      share    409-not-run 409-not-run destroy
+failed       -          | 409-exists     unhealthy       unhealthy  unhealthy  start    409-not-run 409-not-run destroy
+failed       start      | 409-exists     share           share      share      share    409-not-run 409-not-run destroy
+destroying   destroy    | 409-exists     wait            wait       wait       404      404         404         404
+";
+
+fn named(decision: Decision) -> &'static str {
+    match decision {
+        Decision::Pass => "pass",
+        Decision::Deny(DenialReason::EngineNotFound) => "not_found",
+        Decision::Deny(DenialReason::EngineSleeping) => "sleeping",
+        Decision::Deny(DenialReason::EngineStopped) => "stopped",
+        Decision::Deny(DenialReason::EngineUnhealthy) => "unhealthy",
+        Decision::Refuse(Refusal::NotFound) => "404",
+        Decision::Refuse(Refusal::AlreadyExists) => "409-exists",
+        Decision::Refuse(Refusal::AlreadyRunning) => "409-run",
+        Decision::Refuse(Refusal::NotRunning) => "409-not-run",
+        Decision::Make(change) => change.as_str(),
+        Decision::Share => "share",
+        Decision::Wait => "wait",
+    }
+}
+
+#[test]
+fn the_table_is_as_written() {
+    for row in ROWS.trim().lines() {
+        let (situation, decisions) = row.split_once('|').unwrap();
+        let mut situation = situation.split_whitespace();
+        let (status, change) = (situation.next().unwrap(), situation.next().unwrap());
+        let engine =
+            EngineStatus::from_name(status).map(|status| View { status, change: Change::from_name(change) });
+        assert!(engine.is_some() || status == "none", "{row}");
+        let decided: Vec<_> = TRIGGERS.into_iter().map(|trigger| named(decide(engine, trigger))).collect();
+        assert_eq!(decided, decisions.split_whitespace().collect::<Vec<_>>(), "{status} under {change}");
+    }
+}
+
+#[test]
+fn nothing_runs_into_two_changes_at_once() {
+    for status in EngineStatus::ALL {
+        for change in Change::ALL {
+            for trigger in TRIGGERS {
+                let decision = decide(Some(View { status, change: Some(change) }), trigger);
+                let makes = matches!(decision, Decision::Make(_));
+                assert!(!makes || trigger == Trigger::Destroy, "{status:?} {change:?} {trigger:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn who_may_share_a_change_shares_it_before_and_after_its_claim() {
+    for (status, change) in [
+        (EngineStatus::Provisioning, Change::Provision),
+        (EngineStatus::Sleeping, Change::Wake),
+        (EngineStatus::Stopped, Change::Start),
+    ] {
+        for trigger in [ADMIT_PROVISION, ADMIT_WAKE, Trigger::Start, Trigger::Stop] {
+            let claimed = decide(Some(View { status, change: Some(change) }), trigger) == Decision::Share;
+            assert_eq!(shares(trigger, change), claimed, "{trigger:?} {change:?}");
+        }
+    }
+}
+
+#[test]
+fn changes_read_back_from_their_names() {
+    for change in Change::ALL {
+        assert_eq!(Change::from_name(change.as_str()), Some(change));
+    }
+    assert_eq!(Change::from_name("-"), None);
+}

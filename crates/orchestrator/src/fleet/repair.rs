@@ -1,0 +1,59 @@
+//! Engines whose change nobody works on any more: finished, rolled back or let go.
+
+use std::sync::Arc;
+
+use contract::orchestrator::EngineStatus;
+use serde_json::json;
+
+use super::Fleet;
+use super::flight::{Ended, Outcome};
+use super::lifecycle::Change;
+use crate::registry::{EngineRow, Event, Next};
+
+impl Fleet {
+    /// Puts the engine of `row` in order: ends the change that its claim names, or a process that should not
+    /// be. What it was before and is then is for the caller to look at anew.
+    pub(super) async fn put_in_order(self: &Arc<Self>, row: &EngineRow) -> Outcome {
+        let flight = match self.flights.begin_on(row, row.claim.unwrap_or(Change::Stop)) {
+            Ok(flight) => flight,
+            // Someone came first.
+            Err(other) => {
+                other.past_claiming().await;
+                return Err(Ended::Stale);
+            }
+        };
+        let (fleet, seen) = (Arc::clone(self), row.clone());
+        self.flights.fly(Arc::clone(&flight), async move { fleet.repair(&seen).await });
+        flight.over().await
+    }
+
+    async fn repair(&self, seen: &EngineRow) -> Outcome {
+        // Read again now that the seat is ours: the change may have been settled just before.
+        let Some(row) = self.registry.engine(&seen.seat).await? else { return Err(Ended::Stale) };
+        if row.generation != seen.generation {
+            return Err(Ended::Stale);
+        }
+        match row.claim {
+            Some(Change::Provision) => {
+                self.backend.remove(row.engine_id).await?;
+                let detail = json!({"from": null, "to": null, "reason": "interrupted"});
+                let entry = self.entry(&row, Event::ProvisionFailed, detail);
+                self.registry.settle(&row, Next::Gone, Some(&entry)).await.map_err(Ended::unsettled)?;
+            }
+            Some(Change::Destroy) => {
+                self.finish_destroy(&row, "interrupted").await?;
+            }
+            Some(Change::Start | Change::Wake) => {
+                self.backend.kill(row.engine_id).await?;
+                self.registry.settle(&row, Next::Unchanged, None).await.map_err(Ended::unsettled)?;
+            }
+            // If the engine has ended, the next comparison finds it dead.
+            Some(Change::Stop | Change::Sleep) => {
+                self.registry.settle(&row, Next::Unchanged, None).await.map_err(Ended::unsettled)?;
+            }
+            None if row.status != EngineStatus::Running => self.backend.kill(row.engine_id).await?,
+            None => {}
+        }
+        Err(Ended::Stale)
+    }
+}

@@ -1,0 +1,8 @@
+//! The rules through the front door, over a backend that fails as scripted.
+
+mod boots;
+mod deletes;
+mod faults;
+mod restarts;
+mod sharing;
+mod storm;

@@ -1,0 +1,130 @@
+//! Delete against everything else.
+
+use std::time::Duration;
+
+use serde_json::json;
+
+use crate::backend::BackendError;
+use crate::testing::{Call, Fault, TestApp, short};
+
+const SECOND: Duration = Duration::from_secs(1);
+/// Between two looks at something that is to come about: time passes only while nobody looks.
+const PAUSE: Duration = Duration::from_millis(5);
+
+fn out_of_reach() -> Fault {
+    Fault::Error(BackendError::Unreachable("connection refused".into()))
+}
+
+#[tokio::test]
+async fn a_delete_cancels_a_provision_and_a_waiting_admit_goes_on_as_for_no_engine() {
+    let app = TestApp::new().await;
+    let product = app.product("demo", json!({})).await;
+    app.backend.script(Call::Launch, Fault::Hang);
+    let meanwhile = async {
+        app.until(|| app.backend.count(Call::Launch) == 1).await;
+        let admit = product.admit("ann", json!({"auto_provision": true}));
+        let delete = async {
+            // The admit waits by now, or will find no engine: both lead to a new one.
+            tokio::time::sleep(Duration::from_millis(20)).await;
+            product.delete("ann").await
+        };
+        tokio::join!(admit, delete)
+    };
+    let (provisioned, (admitted, deleted)) = tokio::join!(product.provision("ann"), meanwhile);
+    assert_eq!(short(provisioned), "404 ENGINE_NOT_FOUND");
+    assert_eq!(short(deleted), "200 destroyed");
+    assert_eq!(short(admitted), "200 running");
+    let ledger = app.ledger().await;
+    assert_eq!(ledger, ["destroy none→none requested", "provision none→running auto_provision"]);
+    app.assert_in_order().await;
+}
+
+#[tokio::test]
+async fn a_start_or_stop_that_a_delete_overtakes_is_404() {
+    for (call, count) in [(Call::Launch, 2), (Call::Stop, 1)] {
+        let app = TestApp::new().await;
+        let product = app.product("demo", json!({})).await;
+        product.provision("ann").await;
+        if call == Call::Launch {
+            product.stop("ann").await;
+        }
+        app.backend.script(call, Fault::Hang);
+        let meanwhile = async {
+            app.until(|| app.backend.count(call) == count).await;
+            product.delete("ann").await
+        };
+        let change = async {
+            if call == Call::Launch { product.start("ann").await } else { product.stop("ann").await }
+        };
+        let (changed, deleted) = tokio::join!(change, meanwhile);
+        assert_eq!(short(changed), "404 ENGINE_NOT_FOUND");
+        assert_eq!(short(deleted), "200 destroyed");
+        app.assert_in_order().await;
+    }
+}
+
+#[tokio::test]
+async fn while_an_engine_is_destroyed() {
+    let app = TestApp::new().await;
+    let product = app.product("demo", json!({})).await;
+    product.provision("ann").await;
+    app.backend.script(Call::Remove, Fault::Late(SECOND * 5));
+    let meanwhile = async {
+        app.until(|| app.backend.count(Call::Remove) == 1).await;
+        assert_eq!(short(product.get("ann").await), "200 destroying");
+        assert_eq!(short(product.delete("ann").await), "404 ENGINE_NOT_FOUND");
+        assert_eq!(short(product.start("ann").await), "404 ENGINE_NOT_FOUND");
+        assert_eq!(short(product.stop("ann").await), "404 ENGINE_NOT_FOUND");
+        assert_eq!(short(product.provision("ann").await), "409 ENGINE_ALREADY_EXISTS");
+        app.while_time_passes(SECOND, product.admit("ann", json!({}))).await
+    };
+    let (deleted, admitted) = tokio::join!(product.delete("ann"), meanwhile);
+    assert_eq!((short(deleted), short(admitted)), ("200 destroyed".into(), "200 engine_not_found".into()));
+}
+
+#[tokio::test]
+async fn two_deletes_at_once_destroy_once() {
+    let app = TestApp::new().await;
+    let product = app.product("demo", json!({})).await;
+    product.provision("ann").await;
+    let (one, other) = tokio::join!(product.delete("ann"), product.delete("ann"));
+    let mut answers = [short(one), short(other)];
+    answers.sort();
+    assert_eq!(answers, ["200 destroyed", "404 ENGINE_NOT_FOUND"]);
+    assert_eq!(app.ledger().await.len(), 2);
+}
+
+#[tokio::test]
+async fn a_delete_without_a_backend_changes_nothing() {
+    let app = TestApp::new().await;
+    let product = app.product("demo", json!({})).await;
+    product.provision("ann").await;
+    app.backend.script(Call::Ping, out_of_reach());
+    assert_eq!(short(product.delete("ann").await), "502 BACKEND_ERROR");
+    assert_eq!(short(product.get("ann").await), "200 running");
+    app.assert_in_order().await;
+}
+
+#[tokio::test]
+async fn a_delete_that_loses_the_backend_is_finished_later() {
+    let app = TestApp::new().await;
+    let product = app.product("demo", json!({})).await;
+    product.provision("ann").await;
+    app.backend.script(Call::Remove, out_of_reach());
+    assert_eq!(short(product.delete("ann").await), "502 BACKEND_ERROR");
+    assert_eq!(short(product.get("ann").await), "200 destroying");
+    // By the next comparison,
+    let gone = async {
+        while short(product.get("ann").await) != "404 ENGINE_NOT_FOUND" {
+            tokio::time::sleep(PAUSE).await;
+        }
+    };
+    app.while_time_passes(SECOND, gone).await;
+    assert_eq!(app.ledger().await[1], "destroy running→none interrupted");
+    // or by the next who wants the seat.
+    product.provision("ann").await;
+    app.backend.script(Call::Remove, out_of_reach());
+    assert_eq!(short(product.delete("ann").await), "502 BACKEND_ERROR");
+    assert_eq!(short(product.provision("ann").await), "200 running");
+    app.assert_in_order().await;
+}

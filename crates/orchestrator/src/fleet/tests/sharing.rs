@@ -1,0 +1,200 @@
+//! Who shares a change, who waits for it, and who is refused meanwhile.
+
+use std::time::Duration;
+
+use futures::future::join_all;
+use serde_json::json;
+
+use crate::testing::{Call, Fault, Health, TestApp, short};
+
+const SECOND: Duration = Duration::from_secs(1);
+const SLOW: Fault = Fault::Late(Duration::from_secs(5));
+
+#[tokio::test]
+async fn lesson_o03_fifty_admits_of_a_new_user_make_one_engine() {
+    let app = TestApp::new().await;
+    let product = app.product("demo", json!({})).await;
+    app.backend.script(Call::Launch, SLOW);
+    let admits = (0..50).map(|_| product.admit("ann", json!({"auto_provision": true})));
+    let answers = app.while_time_passes(SECOND, join_all(admits)).await;
+    assert_eq!(answers[0].1["admitted"], true);
+    assert!(answers.iter().all(|answer| *answer == answers[0]));
+    assert_eq!(app.backend.count(Call::Launch), 1);
+    assert_eq!(app.ledger().await, ["provision none→running auto_provision"]);
+}
+
+#[tokio::test]
+async fn fifty_admits_of_a_new_user_share_its_failure() {
+    let app = TestApp::new().await;
+    let product = app.product("demo", json!({})).await;
+    app.backend.set_health(Health::Silent);
+    let admits = (0..50).map(|_| product.admit("ann", json!({"auto_provision": true})));
+    let answers = app.while_time_passes(SECOND, join_all(admits)).await;
+    for answer in answers {
+        assert_eq!(short(answer), "504 BOOT_TIMEOUT");
+    }
+    assert_eq!(app.backend.count(Call::Launch), 1);
+    assert_eq!(app.ledger().await.len(), 1);
+}
+
+#[tokio::test]
+async fn admits_share_a_failure_that_comes_before_the_claim() {
+    let app = TestApp::new().await;
+    let product = app.product("demo", json!({})).await;
+    app.backend.script(Call::CheckImage, Fault::Hang);
+    let admits = (0..50).map(|_| product.admit("ann", json!({"auto_provision": true})));
+    let answers = app.while_time_passes(SECOND, join_all(admits)).await;
+    for answer in answers {
+        assert_eq!(short(answer), "502 BACKEND_ERROR");
+    }
+    assert_eq!(app.backend.count(Call::CheckImage), 1);
+}
+
+#[tokio::test]
+async fn of_many_provisions_of_one_user_one_wins() {
+    let app = TestApp::new().await;
+    let product = app.product("demo", json!({})).await;
+    let answers = join_all((0..50).map(|_| product.provision("ann"))).await;
+    let mut answers: Vec<_> = answers.into_iter().map(short).collect();
+    answers.sort();
+    assert_eq!(answers[0], "200 running");
+    assert!(answers[1..].iter().all(|answer| answer == "409 ENGINE_ALREADY_EXISTS"), "{answers:?}");
+    assert_eq!(app.backend.count(Call::Launch), 1);
+}
+
+#[tokio::test]
+async fn lesson_o11_two_hundred_provisions_never_exceed_a_quota_of_ten() {
+    let app = TestApp::new().await;
+    let product = app.product("demo", json!({"max_engines": 10})).await;
+    let users: Vec<String> = (0..200).map(|user| format!("u{user}")).collect();
+    let answers = join_all(users.iter().map(|user| product.provision(user))).await;
+    let mut answers: Vec<_> = answers.into_iter().map(short).collect();
+    answers.sort();
+    assert!(answers[..10].iter().all(|answer| answer == "200 running"));
+    assert!(answers[10..].iter().all(|answer| answer == "429 QUOTA_EXCEEDED"));
+    assert_eq!(app.backend.count(Call::Launch), 10);
+    app.assert_in_order().await;
+}
+
+#[tokio::test]
+async fn a_caller_who_hangs_up_cancels_nothing() {
+    let app = TestApp::new().await;
+    let product = app.product("demo", json!({})).await;
+    app.backend.script(Call::Launch, SLOW);
+    tokio::select! {
+        biased;
+        answer = product.provision("ann") => panic!("{answer:?}"),
+        () = app.until(|| app.backend.count(Call::Launch) == 1) => {}
+    }
+    let answer = app.while_time_passes(SECOND, product.admit("ann", json!({}))).await;
+    assert_eq!(short(answer), "200 running");
+    assert_eq!(app.ledger().await, ["provision none→running requested"]);
+}
+
+#[tokio::test]
+async fn while_an_engine_is_provisioned() {
+    let app = TestApp::new().await;
+    let product = app.product("demo", json!({})).await;
+    app.backend.script(Call::Launch, SLOW);
+    let meanwhile = async {
+        app.until(|| app.backend.count(Call::Launch) == 1).await;
+        assert_eq!(short(product.get("ann").await), "200 provisioning");
+        assert_eq!(short(product.start("ann").await), "409 ENGINE_ALREADY_RUNNING");
+        assert_eq!(short(product.stop("ann").await), "409 ENGINE_NOT_RUNNING");
+        assert_eq!(short(product.provision("ann").await), "409 ENGINE_ALREADY_EXISTS");
+        // Shares the outcome, though it did not ask for a provision itself.
+        app.while_time_passes(SECOND, product.admit("ann", json!({}))).await
+    };
+    let (provisioned, admitted) = tokio::join!(product.provision("ann"), meanwhile);
+    assert_eq!((short(provisioned), short(admitted)), ("200 running".into(), "200 running".into()));
+}
+
+#[tokio::test]
+async fn while_an_engine_is_started() {
+    let app = TestApp::new().await;
+    let product = app.product("demo", json!({})).await;
+    product.provision("ann").await;
+    product.stop("ann").await;
+    app.backend.script(Call::Launch, SLOW);
+    let meanwhile = async {
+        app.until(|| app.backend.count(Call::Launch) == 2).await;
+        assert_eq!(short(product.get("ann").await), "200 stopped");
+        assert_eq!(short(product.stop("ann").await), "409 ENGINE_NOT_RUNNING");
+        let both = async { tokio::join!(product.start("ann"), product.admit("ann", json!({}))) };
+        app.while_time_passes(SECOND, both).await
+    };
+    let (started, (shared, admitted)) = tokio::join!(product.start("ann"), meanwhile);
+    assert_eq!(started, shared);
+    assert_eq!(short(admitted), "200 running");
+    assert_eq!(app.ledger().await.len(), 3);
+}
+
+#[tokio::test]
+async fn while_an_engine_is_stopped() {
+    let app = TestApp::new().await;
+    let product = app.product("demo", json!({})).await;
+    product.provision("ann").await;
+    app.backend.script(Call::Stop, SLOW);
+    let meanwhile = async {
+        app.until(|| app.backend.count(Call::Stop) == 1).await;
+        assert_eq!(short(product.get("ann").await), "200 running");
+        let both = async { tokio::join!(product.stop("ann"), product.admit("ann", json!({}))) };
+        app.while_time_passes(SECOND, both).await
+    };
+    let (stopped, (second, admitted)) = tokio::join!(product.stop("ann"), meanwhile);
+    assert_eq!(short(stopped), "200 stopped");
+    assert_eq!(short(second), "409 ENGINE_NOT_RUNNING");
+    assert_eq!(short(admitted), "200 engine_stopped");
+}
+
+#[tokio::test]
+async fn a_stop_that_fails_does_not_fail_who_waits_for_it() {
+    let app = TestApp::new().await;
+    let product = app.product("demo", json!({})).await;
+    product.provision("ann").await;
+    app.backend.script(Call::Stop, Fault::Hang);
+    let meanwhile = async {
+        app.until(|| app.backend.count(Call::Stop) == 1).await;
+        app.while_time_passes(SECOND, product.admit("ann", json!({}))).await
+    };
+    let (stopped, admitted) = tokio::join!(product.stop("ann"), meanwhile);
+    assert_eq!((short(stopped), short(admitted)), ("502 BACKEND_ERROR".into(), "200 running".into()));
+    app.assert_in_order().await;
+}
+
+#[tokio::test]
+async fn a_start_waits_for_a_stop_and_then_starts() {
+    let app = TestApp::new().await;
+    let product = app.product("demo", json!({})).await;
+    product.provision("ann").await;
+    app.backend.script(Call::Stop, SLOW);
+    let meanwhile = async {
+        app.until(|| app.backend.count(Call::Stop) == 1).await;
+        app.while_time_passes(SECOND, product.start("ann")).await
+    };
+    let (stopped, started) = tokio::join!(product.stop("ann"), meanwhile);
+    assert_eq!((short(stopped), short(started)), ("200 stopped".into(), "200 running".into()));
+    app.assert_in_order().await;
+}
+
+#[tokio::test]
+async fn a_rate_limit_holds_and_says_when_to_come_back() {
+    let app = TestApp::new().await;
+    let product = app.product("demo", json!({"rate_limit_rpm": 2})).await;
+    let headers = [("X-Platform-Key", product.key.as_str())];
+    let send = || app.send("POST", "/engines/ann/admit", &headers, "{}");
+    assert_eq!(send().await.0, 200);
+    app.clock.advance(SECOND * 20);
+    assert_eq!(send().await.0, 200);
+    for _ in 0..3 {
+        let (status, headers, answer) = send().await;
+        assert_eq!((status, answer["error"]["code"].as_str().unwrap()), (429, "RATE_LIMITED"));
+        assert_eq!(headers["retry-after"], "40");
+    }
+    app.clock.advance(SECOND * 40);
+    assert_eq!(send().await.0, 200);
+    let none = app.product("none", json!({"rate_limit_rpm": 0})).await;
+    let (status, headers, _) =
+        app.send("POST", "/engines/ann/admit", &[("X-Platform-Key", &none.key)], "{}").await;
+    assert_eq!((status, headers.get("retry-after")), (429, None));
+}

@@ -1,0 +1,56 @@
+//! Who calls. As a handler's first argument it is settled before path, query and body are looked at.
+
+use std::sync::Arc;
+
+use axum::extract::{FromRef, FromRequestParts};
+use axum::http::request::Parts;
+use contract::orchestrator::{ADMIN_KEY_HEADER, PLATFORM_KEY_HEADER};
+use contract::{AdminKey, ErrorCode};
+use service::http::ApiError;
+
+use super::error::answer;
+use crate::fleet::Fleet;
+use crate::registry::Product;
+
+/// The calling product.
+pub(super) struct Caller(pub(super) Arc<Product>);
+
+impl<S: Send + Sync> FromRequestParts<S> for Caller
+where
+    Arc<Fleet>: FromRef<S>,
+{
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
+        let unknown =
+            || ApiError::new(ErrorCode::InvalidPlatformKey, "X-Platform-Key must hold the key of a product");
+        let key = header(parts, PLATFORM_KEY_HEADER).ok_or_else(unknown)?;
+        let product = Arc::<Fleet>::from_ref(state).authenticate(key).await.map_err(answer)?;
+        product.map(Self).ok_or_else(unknown)
+    }
+}
+
+/// The deployment's operator.
+pub(super) struct Admin;
+
+impl<S: Send + Sync> FromRequestParts<S> for Admin
+where
+    AdminKey: FromRef<S>,
+{
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
+        let admin_key = AdminKey::from_ref(state);
+        match header(parts, ADMIN_KEY_HEADER).filter(|key| admin_key.matches(key)) {
+            Some(_) => Ok(Self),
+            None => Err(ApiError::new(
+                ErrorCode::InvalidAdminKey,
+                "X-Admin-Key must hold the deployment's admin key",
+            )),
+        }
+    }
+}
+
+fn header<'a>(parts: &'a Parts, name: &str) -> Option<&'a str> {
+    parts.headers.get(name)?.to_str().ok()
+}

@@ -1,0 +1,73 @@
+//! The routes, each with its description: one cannot be without the other.
+
+use axum::Json;
+use axum::routing::{MethodRouter, get};
+use utoipa::openapi::OpenApi as Document;
+use utoipa::openapi::security::{ApiKey, ApiKeyValue, SecurityScheme};
+use utoipa::{Modify, OpenApi};
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use super::{App, engines, health, products};
+
+/// Where the document is served.
+pub(super) const PATH: &str = "/openapi.json";
+
+#[derive(OpenApi)]
+#[openapi(
+    info(
+        title = "Roundhouse orchestrator",
+        description = "Registers products and keeps one engine per user of each.",
+    ),
+    tags(
+        (name = "service", description = "The service itself"),
+        (name = "products", description = "Products (tenants), for the operator"),
+        (name = "engines", description = "The calling product's engines, one per user"),
+    ),
+    modifiers(&Keys),
+)]
+struct Api;
+
+/// The two headers that authenticate.
+struct Keys;
+
+impl Modify for Keys {
+    fn modify(&self, document: &mut Document) {
+        let components = document.components.get_or_insert_default();
+        for (name, header, whose) in [
+            ("platform_key", "X-Platform-Key", "The product's key, as registration issued it"),
+            ("admin_key", "X-Admin-Key", "The deployment's admin key"),
+        ] {
+            let key = ApiKeyValue::with_description(header, whose);
+            components.add_security_scheme(name, SecurityScheme::ApiKey(ApiKey::Header(key)));
+        }
+    }
+}
+
+/// The routes that answer from the first moment on.
+pub(super) fn always() -> OpenApiRouter<App> {
+    OpenApiRouter::with_openapi(Api::openapi()).routes(routes!(health::health))
+}
+
+/// The routes that wait until the orchestrator is ready.
+pub(super) fn when_ready() -> OpenApiRouter<App> {
+    OpenApiRouter::new()
+        .routes(routes!(products::register))
+        .routes(routes!(engines::provision))
+        .routes(routes!(engines::admit))
+        .routes(routes!(engines::start))
+        .routes(routes!(engines::stop))
+        .routes(routes!(engines::get, engines::destroy))
+        .routes(routes!(engines::list))
+}
+
+/// The document of all routes.
+pub(super) fn document() -> Document {
+    always().merge(when_ready()).into_openapi()
+}
+
+/// Serves the document.
+pub(super) fn serve() -> MethodRouter<App> {
+    let document = document();
+    get(move || std::future::ready(Json(document.clone())))
+}

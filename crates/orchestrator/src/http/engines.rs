@@ -1,0 +1,192 @@
+//! Engines: the products' part.
+
+use std::sync::Arc;
+
+use axum::Json as Answer;
+use axum::extract::State;
+use contract::orchestrator::{
+    Admission, Admit, DestroyedEngine, EngineList, EngineRecord, EngineStatus, ListEngines, PageLimit,
+    PageOffset, ProvisionEngine, ProvisionedEngine, StartedEngine, StoppedEngine,
+};
+use contract::{ErrorBody, UserId};
+use service::http::{ApiError, Json, Path, Query};
+
+use super::auth::Caller;
+use super::error::answer;
+use crate::fleet::Fleet;
+
+type Answered<T> = Result<Answer<T>, ApiError>;
+
+/// Provisions an engine for a user who has none, and waits until it is healthy.
+#[utoipa::path(
+    post, path = "/engines/provision", tag = "engines",
+    security(("platform_key" = [])),
+    request_body = ProvisionEngine,
+    responses(
+        (status = 200, description = "It runs", body = ProvisionedEngine),
+        (status = 400, description = "`INVALID_REQUEST`", body = ErrorBody),
+        (status = 401, description = "`INVALID_PLATFORM_KEY`", body = ErrorBody),
+        (status = 404, description = "`ENGINE_NOT_FOUND`: a delete cancelled the provision", body = ErrorBody),
+        (status = 409, description = "`ENGINE_ALREADY_EXISTS`", body = ErrorBody),
+        (status = 413, description = "`PAYLOAD_TOO_LARGE`", body = ErrorBody),
+        (status = 429, description = "`QUOTA_EXCEEDED`", body = ErrorBody),
+        (status = 500, description = "`INTERNAL_ERROR`", body = ErrorBody),
+        (status = 502, description = "`BACKEND_ERROR`", body = ErrorBody),
+        (status = 503, description = "`PORT_EXHAUSTION`, `STARTING_UP`", body = ErrorBody),
+        (status = 504, description = "`BOOT_TIMEOUT`: the message names what was unwell", body = ErrorBody),
+    ),
+)]
+pub(super) async fn provision(
+    Caller(product): Caller,
+    State(fleet): State<Arc<Fleet>>,
+    Json(ask): Json<ProvisionEngine>,
+) -> Answered<ProvisionedEngine> {
+    fleet.provision(&product, ask).await.map(Answer).map_err(answer)
+}
+
+/// Admits a user: hands out their engine. Safe to call on every request of the user.
+#[utoipa::path(
+    post, path = "/engines/{user_id}/admit", tag = "engines",
+    security(("platform_key" = [])),
+    params(("user_id" = UserId, Path, description = "The product's user")),
+    request_body = Admit,
+    responses(
+        (status = 200, description = "Admitted, or the reason why not", body = Admission),
+        (status = 400, description = "`INVALID_REQUEST`", body = ErrorBody),
+        (status = 401, description = "`INVALID_PLATFORM_KEY`", body = ErrorBody),
+        (status = 413, description = "`PAYLOAD_TOO_LARGE`", body = ErrorBody),
+        (status = 429, description = "`RATE_LIMITED` (with `Retry-After`, unless the limit is 0), `QUOTA_EXCEEDED`",
+            body = ErrorBody),
+        (status = 500, description = "`INTERNAL_ERROR`", body = ErrorBody),
+        (status = 502, description = "`BACKEND_ERROR`", body = ErrorBody),
+        (status = 503, description = "`PORT_EXHAUSTION`, `STARTING_UP`", body = ErrorBody),
+        (status = 504, description = "`BOOT_TIMEOUT`", body = ErrorBody),
+    ),
+)]
+pub(super) async fn admit(
+    Caller(product): Caller,
+    State(fleet): State<Arc<Fleet>>,
+    Path(user_id): Path<UserId>,
+    Json(ask): Json<Admit>,
+) -> Answered<Admission> {
+    fleet.admit(&product, user_id, ask).await.map(Answer).map_err(answer)
+}
+
+/// Starts an engine that is stopped, sleeping or failed.
+#[utoipa::path(
+    post, path = "/engines/{user_id}/start", tag = "engines",
+    security(("platform_key" = [])),
+    params(("user_id" = UserId, Path, description = "The product's user")),
+    responses(
+        (status = 200, description = "It runs", body = StartedEngine),
+        (status = 400, description = "`INVALID_REQUEST`", body = ErrorBody),
+        (status = 401, description = "`INVALID_PLATFORM_KEY`", body = ErrorBody),
+        (status = 404, description = "`ENGINE_NOT_FOUND`", body = ErrorBody),
+        (status = 409, description = "`ENGINE_ALREADY_RUNNING`", body = ErrorBody),
+        (status = 500, description = "`INTERNAL_ERROR`", body = ErrorBody),
+        (status = 502, description = "`BACKEND_ERROR`", body = ErrorBody),
+        (status = 503, description = "`PORT_EXHAUSTION`, `STARTING_UP`", body = ErrorBody),
+        (status = 504, description = "`BOOT_TIMEOUT`", body = ErrorBody),
+    ),
+)]
+pub(super) async fn start(
+    Caller(product): Caller,
+    State(fleet): State<Arc<Fleet>>,
+    Path(user_id): Path<UserId>,
+) -> Answered<StartedEngine> {
+    fleet.start(&product, user_id).await.map(Answer).map_err(answer)
+}
+
+/// Stops a running engine: SIGTERM, 30 seconds of grace, SIGKILL. Its data stays.
+#[utoipa::path(
+    post, path = "/engines/{user_id}/stop", tag = "engines",
+    security(("platform_key" = [])),
+    params(("user_id" = UserId, Path, description = "The product's user")),
+    responses(
+        (status = 200, description = "It is stopped", body = StoppedEngine),
+        (status = 400, description = "`INVALID_REQUEST`", body = ErrorBody),
+        (status = 401, description = "`INVALID_PLATFORM_KEY`", body = ErrorBody),
+        (status = 404, description = "`ENGINE_NOT_FOUND`", body = ErrorBody),
+        (status = 409, description = "`ENGINE_NOT_RUNNING`", body = ErrorBody),
+        (status = 500, description = "`INTERNAL_ERROR`", body = ErrorBody),
+        (status = 502, description = "`BACKEND_ERROR`", body = ErrorBody),
+        (status = 503, description = "`STARTING_UP`", body = ErrorBody),
+    ),
+)]
+pub(super) async fn stop(
+    Caller(product): Caller,
+    State(fleet): State<Arc<Fleet>>,
+    Path(user_id): Path<UserId>,
+) -> Answered<StoppedEngine> {
+    fleet.stop(&product, user_id).await.map(Answer).map_err(answer)
+}
+
+/// Looks an engine up. Never provisions or wakes it.
+#[utoipa::path(
+    get, path = "/engines/{user_id}", tag = "engines",
+    security(("platform_key" = [])),
+    params(("user_id" = UserId, Path, description = "The product's user")),
+    responses(
+        (status = 200, description = "The engine with its key", body = EngineRecord),
+        (status = 400, description = "`INVALID_REQUEST`", body = ErrorBody),
+        (status = 401, description = "`INVALID_PLATFORM_KEY`", body = ErrorBody),
+        (status = 404, description = "`ENGINE_NOT_FOUND`", body = ErrorBody),
+        (status = 500, description = "`INTERNAL_ERROR`", body = ErrorBody),
+        (status = 503, description = "`STARTING_UP`", body = ErrorBody),
+    ),
+)]
+pub(super) async fn get(
+    Caller(product): Caller,
+    State(fleet): State<Arc<Fleet>>,
+    Path(user_id): Path<UserId>,
+) -> Answered<EngineRecord> {
+    fleet.engine(&product, user_id).await.map(Answer).map_err(answer)
+}
+
+/// Destroys an engine: process or container, data, port and row. Irreversible.
+#[utoipa::path(
+    delete, path = "/engines/{user_id}", tag = "engines",
+    security(("platform_key" = [])),
+    params(("user_id" = UserId, Path, description = "The product's user")),
+    responses(
+        (status = 200, description = "It is no more", body = DestroyedEngine),
+        (status = 400, description = "`INVALID_REQUEST`", body = ErrorBody),
+        (status = 401, description = "`INVALID_PLATFORM_KEY`", body = ErrorBody),
+        (status = 404, description = "`ENGINE_NOT_FOUND`", body = ErrorBody),
+        (status = 500, description = "`INTERNAL_ERROR`", body = ErrorBody),
+        (status = 502, description = "`BACKEND_ERROR`", body = ErrorBody),
+        (status = 503, description = "`STARTING_UP`", body = ErrorBody),
+    ),
+)]
+pub(super) async fn destroy(
+    Caller(product): Caller,
+    State(fleet): State<Arc<Fleet>>,
+    Path(user_id): Path<UserId>,
+) -> Answered<DestroyedEngine> {
+    fleet.destroy(&product, user_id).await.map(Answer).map_err(answer)
+}
+
+/// Lists the calling product's engines, oldest first, without their keys.
+#[utoipa::path(
+    get, path = "/engines", tag = "engines",
+    security(("platform_key" = [])),
+    params(
+        ("status" = Option<EngineStatus>, Query, description = "Only engines in this state"),
+        ("limit" = inline(Option<PageLimit>), Query, description = "Page size; 100 by default"),
+        ("offset" = inline(Option<PageOffset>), Query, description = "Rows to skip; 0 by default"),
+    ),
+    responses(
+        (status = 200, description = "A page, and how many match in all", body = EngineList),
+        (status = 400, description = "`INVALID_REQUEST`", body = ErrorBody),
+        (status = 401, description = "`INVALID_PLATFORM_KEY`", body = ErrorBody),
+        (status = 500, description = "`INTERNAL_ERROR`", body = ErrorBody),
+        (status = 503, description = "`STARTING_UP`", body = ErrorBody),
+    ),
+)]
+pub(super) async fn list(
+    Caller(product): Caller,
+    State(fleet): State<Arc<Fleet>>,
+    Query(ask): Query<ListEngines>,
+) -> Answered<EngineList> {
+    fleet.engines(&product, ask).await.map(Answer).map_err(answer)
+}

@@ -1,0 +1,30 @@
+//! Whether the orchestrator is ready.
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse as _, Response};
+use contract::orchestrator::{Health, HealthStatus};
+use contract::{ErrorBody, ErrorCode};
+
+use crate::fleet::Fleet;
+
+/// Whether the orchestrator is ready.
+#[utoipa::path(
+    get, path = "/health", tag = "service",
+    responses(
+        (status = 200, description = "Ready", body = Health),
+        (status = 503, description = "Starting: `status` is `starting`, and `error` has `STARTING_UP`",
+            body = Health),
+    ),
+)]
+pub(super) async fn health(State(fleet): State<Arc<Fleet>>) -> Response {
+    if fleet.is_ready() {
+        return axum::Json(Health { status: HealthStatus::Ok, error: None }).into_response();
+    }
+    let ErrorBody { error } = ErrorBody::new(ErrorCode::StartingUp, "the orchestrator is starting");
+    let body = axum::Json(Health { status: HealthStatus::Starting, error: Some(error) });
+    let retry_after = [(header::RETRY_AFTER, HeaderValue::from_static("1"))];
+    (StatusCode::SERVICE_UNAVAILABLE, retry_after, body).into_response()
+}

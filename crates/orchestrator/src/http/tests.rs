@@ -1,0 +1,364 @@
+//! The interface through the real router: every field present, of its type, and no other; every refusal.
+
+use contract::ErrorCode;
+use pretty_assertions::assert_eq;
+use serde_json::{Value, json};
+
+use super::docs::document;
+use crate::testing::{ADMIN_KEY, Caller, Fault, Health, TestApp, short};
+
+/// Replaces every value by the name of its form, so that an answer shows its fields and their types.
+fn form(value: &Value) -> Value {
+    match value {
+        Value::Null => json!("null"),
+        Value::Bool(_) => json!("boolean"),
+        Value::Number(number) => json!(if number.is_i64() || number.is_u64() { "integer" } else { "number" }),
+        Value::String(text) if is_time(text) => json!("time"),
+        Value::String(text) => {
+            let known = ["prod_", "eng_", "pk-svc-", "sk-svc-", "svc-engine:", "http://127.0.0.1:"];
+            json!(known.into_iter().find(|start| text.starts_with(start)).unwrap_or(text))
+        }
+        Value::Array(values) => values.iter().map(form).collect(),
+        Value::Object(fields) => fields.iter().map(|(name, value)| (name.clone(), form(value))).collect(),
+    }
+}
+
+/// ISO 8601, UTC, milliseconds.
+fn is_time(text: &str) -> bool {
+    let shape: String = text.chars().map(|c| if c.is_ascii_digit() { '0' } else { c }).collect();
+    shape == "0000-00-00T00:00:00.000Z"
+}
+
+#[test]
+fn the_document_is_as_reviewed() {
+    insta::assert_json_snapshot!("openapi", document());
+}
+
+#[test]
+fn the_document_refers_to_nothing_that_it_does_not_hold() {
+    let document = serde_json::to_value(document()).unwrap();
+    let text = document.to_string();
+    for reference in text.split(r##""$ref":"#"##).skip(1) {
+        let pointer = reference.split('"').next().unwrap();
+        assert!(document.pointer(pointer).is_some(), "{pointer}");
+    }
+}
+
+#[tokio::test]
+async fn the_document_is_served_without_a_key() {
+    let app = TestApp::new().await;
+    let (status, _, served) = app.send("GET", "/openapi.json", &[], "").await;
+    assert_eq!((status, served["openapi"].as_str().unwrap()), (200, "3.1.0"));
+    assert_eq!(served, serde_json::to_value(document()).unwrap());
+}
+
+#[tokio::test]
+async fn every_answer_has_its_fields_and_no_other() {
+    let app = TestApp::new().await;
+    let (_, _, health) = app.send("GET", "/health", &[], "").await;
+    assert_eq!(health, json!({"status": "ok"}));
+
+    let body = r#"{"slug": "demo", "display_name": "Demo", "policy": {"max_engines": 3}, "colour": "red"}"#;
+    let (_, _, product) = app.send("POST", "/products/register", &[("X-Admin-Key", ADMIN_KEY)], body).await;
+    assert_eq!(
+        form(&product),
+        json!({
+            "product_id": "prod_", "slug": "demo", "display_name": "Demo", "policy": {"max_engines": "integer"},
+            "created_at": "time", "platform_api_key": "pk-svc-",
+        })
+    );
+
+    let product = Caller { app: &app, key: product["platform_api_key"].as_str().unwrap().to_owned() };
+    let (_, provisioned) = product.provision("ann").await;
+    assert_eq!(
+        form(&provisioned),
+        json!({
+            "engine_id": "eng_", "user_id": "ann", "status": "running", "url": "http://127.0.0.1:",
+            "api_key": "sk-svc-",
+        })
+    );
+
+    let listed = json!({
+        "engine_id": "eng_", "user_id": "ann", "status": "running", "url": "http://127.0.0.1:",
+        "engine_version": "svc-engine:", "created_at": "time", "last_health_at": "time",
+    });
+    let mut record = listed.clone();
+    record["api_key"] = json!("sk-svc-");
+    assert_eq!(form(&product.get("ann").await.1), record);
+    assert_eq!(
+        form(&product.admit("ann", json!({})).await.1),
+        json!({"admitted": "boolean", "engine": record})
+    );
+    assert_eq!(
+        product.admit("nobody", json!({})).await.1,
+        json!({"admitted": false, "engine": null, "reason": "engine_not_found"})
+    );
+    let (_, list) = product.call("GET", "/engines", &Value::Null).await;
+    assert_eq!(form(&list), json!({"engines": [listed], "total": "integer"}));
+
+    assert_eq!(product.stop("ann").await.1, json!({"status": "stopped"}));
+    let (_, started) = product.start("ann").await;
+    assert_eq!(form(&started), json!({"status": "running", "url": "http://127.0.0.1:"}));
+    let (_, destroyed) = product.delete("ann").await;
+    assert_eq!(form(&destroyed), json!({"status": "destroyed", "engine_id": "eng_"}));
+}
+
+#[tokio::test]
+async fn every_field_is_checked_and_named() {
+    let app = TestApp::new().await;
+    let product = app.product("demo", json!({})).await;
+    let long = |length: usize| "x".repeat(length);
+    let register = |changes: Value| {
+        let mut body = json!({"slug": "other", "display_name": "Other"});
+        body.as_object_mut().unwrap().extend(changes.as_object().unwrap().clone());
+        ("/products/register", body)
+    };
+    let without = |field: &str| {
+        let (path, mut body) = register(json!({}));
+        body.as_object_mut().unwrap().remove(field);
+        (path, body)
+    };
+    let provision = |body: Value| ("/engines/provision", body);
+    let admit = |body: Value| ("/engines/ann/admit", body);
+    for ((path, body), named) in [
+        (without("slug"), "slug"),
+        (register(json!({"slug": null})), "slug"),
+        (register(json!({"slug": 7})), "slug"),
+        (register(json!({"slug": ""})), "slug"),
+        (register(json!({"slug": long(64)})), "slug"),
+        (register(json!({"slug": "Demo"})), "slug"),
+        (without("display_name"), "display_name"),
+        (register(json!({"display_name": null})), "display_name"),
+        (register(json!({"display_name": ["x"]})), "display_name"),
+        (register(json!({"display_name": "  "})), "display_name"),
+        (register(json!({"display_name": long(201)})), "display_name"),
+        (register(json!({"policy": 7})), "policy"),
+        (register(json!({"policy": {"max_engine": 3}})), "max_engine"),
+        (register(json!({"policy": {"max_engines": -1}})), "max_engines"),
+        (register(json!({"policy": {"rate_limit_rpm": 1.5}})), "rate_limit_rpm"),
+        (provision(json!({})), "user_id"),
+        (provision(json!({"user_id": null})), "user_id"),
+        (provision(json!({"user_id": 7})), "user_id"),
+        (provision(json!({"user_id": ""})), "user_id"),
+        (provision(json!({"user_id": long(257)})), "user_id"),
+        (provision(json!({"user_id": "a\u{0}b"})), "user_id"),
+        (provision(json!({"user_id": "ann", "engine_version": "svc-engine:latest"})), "engine_version"),
+        (provision(json!({"user_id": "ann", "engine_version": 1})), "engine_version"),
+        (admit(json!({"auto_provision": "yes"})), "auto_provision"),
+        (admit(json!({"auto_wake": 1})), "auto_wake"),
+        (admit(json!([])), "object"),
+    ] {
+        let headers = [("X-Platform-Key", product.key.as_str()), ("X-Admin-Key", ADMIN_KEY)];
+        let (status, _, answer) = app.send("POST", path, &headers, &body.to_string()).await;
+        assert_eq!(
+            (status, answer["error"]["code"].as_str().unwrap()),
+            (400, "INVALID_REQUEST"),
+            "{path} {body}"
+        );
+        let message = answer["error"]["message"].as_str().unwrap();
+        assert!(message.contains(named), "{path} {body}: {message}");
+    }
+    for query in ["status=gone", "limit=0", "limit=1001", "limit=x", "offset=-1"] {
+        let (status, answer) = product.call("GET", &format!("/engines?{query}"), &Value::Null).await;
+        assert_eq!(status, 400, "{query}");
+        let name = query.split('=').next().unwrap();
+        assert!(answer["error"]["message"].as_str().unwrap().contains(name), "{query}: {answer}");
+    }
+    for path in ["/engines/%zz", "/engines/%ff", &format!("/engines/{}", long(257))] {
+        assert_eq!(short(product.call("GET", path, &Value::Null).await), "400 INVALID_REQUEST", "{path}");
+    }
+    // Nothing came of any of these.
+    assert_eq!(product.call("GET", "/engines", &Value::Null).await.1["total"], 0);
+}
+
+#[tokio::test]
+async fn optional_fields_may_be_null_and_bodies_empty() {
+    let app = TestApp::new().await;
+    let body = r#"{"slug": "demo", "display_name": "Demo", "policy": null}"#;
+    let (status, _, product) =
+        app.send("POST", "/products/register", &[("X-Admin-Key", ADMIN_KEY)], body).await;
+    assert_eq!((status, &product["policy"]), (200, &json!({})));
+    let product = Caller { app: &app, key: product["platform_api_key"].as_str().unwrap().to_owned() };
+    let body = json!({"user_id": "ann", "engine_version": null});
+    assert_eq!(short(product.call("POST", "/engines/provision", &body).await), "200 running");
+    let body = json!({"auto_provision": null, "auto_wake": null});
+    assert_eq!(short(product.admit("ann", body).await), "200 running");
+    assert_eq!(short(product.admit("ann", Value::Null).await), "200 running");
+}
+
+/// Method and path of every route that needs a key, and which.
+fn guarded_routes() -> Vec<(String, String, &'static str)> {
+    let document = serde_json::to_value(document()).unwrap();
+    let mut routes = Vec::new();
+    for (path, operations) in document["paths"].as_object().unwrap() {
+        for (method, operation) in operations.as_object().unwrap() {
+            let key = match operation["security"][0].as_object().and_then(|keys| keys.keys().next()) {
+                Some(key) if key == "admin_key" => "INVALID_ADMIN_KEY",
+                Some(_) => "INVALID_PLATFORM_KEY",
+                None => {
+                    assert_eq!(path, "/health", "a route without a key");
+                    continue;
+                }
+            };
+            routes.push((method.to_uppercase(), path.replace("{user_id}", "ann"), key));
+        }
+    }
+    routes
+}
+
+#[tokio::test]
+async fn every_route_asks_for_its_key_before_anything_else() {
+    let app = TestApp::new().await;
+    let product = app.product("demo", json!({})).await;
+    let too_long = "x".repeat(2 * 1024 * 1024);
+    let routes = guarded_routes();
+    assert_eq!(routes.len(), 8);
+    for (method, path, code) in routes {
+        let mangled = format!("{}x", product.key);
+        let other_key = if code == "INVALID_ADMIN_KEY" { "X-Platform-Key" } else { "X-Admin-Key" };
+        for headers in [
+            vec![],
+            vec![("X-Platform-Key", ""), ("X-Admin-Key", "")],
+            vec![("X-Platform-Key", mangled.as_str()), ("X-Admin-Key", "open sesam")],
+            vec![("X-Platform-Key", ADMIN_KEY), ("X-Admin-Key", product.key.as_str())],
+            vec![(other_key, if other_key == "X-Admin-Key" { ADMIN_KEY } else { &product.key })],
+        ] {
+            for path in [path.clone(), path.replace("ann", "%zz"), format!("{path}?limit=x")] {
+                let (status, _, answer) = app.send(&method, &path, &headers, &too_long).await;
+                let answered = (status, answer["error"]["code"].as_str().unwrap());
+                assert_eq!(answered, (401, code), "{method} {path} {headers:?}");
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn products_see_only_their_own_engines() {
+    let app = TestApp::new().await;
+    let one = app.product("one", json!({})).await;
+    let other = app.product("other", json!({})).await;
+    one.provision("ann").await;
+    for answer in [other.get("ann").await, other.start("ann").await, other.stop("ann").await] {
+        assert_eq!(short(answer), "404 ENGINE_NOT_FOUND");
+    }
+    assert_eq!(short(other.delete("ann").await), "404 ENGINE_NOT_FOUND");
+    assert_eq!(other.call("GET", "/engines", &Value::Null).await.1, json!({"engines": [], "total": 0}));
+    // The same user id is another user.
+    assert_eq!(short(other.provision("ann").await), "200 running");
+    assert_ne!(one.get("ann").await.1["engine_id"], other.get("ann").await.1["engine_id"]);
+}
+
+#[tokio::test]
+async fn any_string_is_a_user_id_on_every_route() {
+    let app = TestApp::new().await;
+    let product = app.product("demo", json!({})).await;
+    for user in
+        ["provision", "register", ".", "..", "a/b", "../../etc/passwd", "Ann", "ann", "🦀 ü", "%70", "?#"]
+    {
+        let path = user.bytes().fold(String::new(), |path, byte| path + &format!("%{byte:02X}"));
+        let plain = ["provision", "register", ".", ".."].contains(&user);
+        for path in if plain { vec![path, user.to_owned()] } else { vec![path] } {
+            assert_eq!(short(product.provision(user).await), "200 running", "{user}");
+            assert_eq!(product.get(&path).await.1["user_id"], user);
+            assert_eq!(short(product.admit(&path, json!({})).await), "200 running", "{user}");
+            assert_eq!(short(product.stop(&path).await), "200 stopped", "{user}");
+            assert_eq!(short(product.start(&path).await), "200 running", "{user}");
+            assert_eq!(short(product.delete(&path).await), "200 destroyed", "{user}");
+        }
+    }
+    let path = format!("/engines/{}", "%F0%9F%A6%80".repeat(64));
+    assert_eq!(short(product.call("GET", &path, &Value::Null).await), "404 ENGINE_NOT_FOUND");
+}
+
+#[tokio::test]
+async fn a_listing_is_paged_filtered_and_in_order() {
+    let app = TestApp::new().await;
+    let product = app.product("demo", json!({})).await;
+    for user in ["c", "a", "b", "d"] {
+        product.provision(user).await;
+        if user != "a" {
+            app.clock.advance(std::time::Duration::from_millis(1));
+        }
+    }
+    product.stop("b").await;
+    for (query, users, total) in [
+        ("", "c a b d", 4),
+        ("?limit=2", "c a", 4),
+        ("?limit=2&offset=1", "a b", 4),
+        ("?offset=9", "", 4),
+        ("?status=running", "c a d", 3),
+        ("?status=stopped&limit=1000", "b", 1),
+        ("?status=destroying", "", 0),
+    ] {
+        let (_, list) = product.call("GET", &format!("/engines{query}"), &Value::Null).await;
+        let listed: Vec<_> = list["engines"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|engine| engine["user_id"].as_str().unwrap())
+            .collect();
+        assert_eq!((listed.join(" ").as_str(), list["total"].as_i64().unwrap()), (users, total), "{query}");
+    }
+}
+
+#[tokio::test]
+async fn refusals_of_the_framework_stay_in_the_envelope() {
+    let app = TestApp::new().await;
+    let product = app.product("demo", json!({})).await;
+    let headers = [("X-Platform-Key", product.key.as_str()), ("X-Admin-Key", ADMIN_KEY)];
+    let long = format!(r#"{{"user_id": "{}"}}"#, "x".repeat(1024 * 1024));
+    for (method, path, body, status, code) in [
+        ("GET", "/nowhere", "", 404, ErrorCode::NotFound),
+        ("GET", "/engines/ann/nowhere", "", 404, ErrorCode::NotFound),
+        ("PATCH", "/engines/ann", "", 405, ErrorCode::MethodNotAllowed),
+        ("PUT", "/engines/provision", "", 405, ErrorCode::MethodNotAllowed),
+        ("GET", "/products/register", "", 405, ErrorCode::MethodNotAllowed),
+        ("POST", "/engines/provision", "{", 400, ErrorCode::InvalidRequest),
+        ("POST", "/engines/provision", long.as_str(), 413, ErrorCode::PayloadTooLarge),
+    ] {
+        let (actual, headers, answer) = app.send(method, path, &headers, body).await;
+        let expected = serde_json::to_value(code).unwrap();
+        assert_eq!((actual, &answer["error"]["code"]), (status, &expected), "{method} {path}");
+        assert!(headers.contains_key("x-request-id"));
+        assert_eq!(status == 405, headers.contains_key("allow"), "{method} {path}");
+        assert_eq!(answer.as_object().unwrap().len(), 1);
+        assert_eq!(answer["error"].as_object().unwrap().len(), 2);
+    }
+}
+
+#[tokio::test]
+async fn a_slug_is_taken_once() {
+    let app = TestApp::new().await;
+    app.product("demo", json!({})).await;
+    let body = r#"{"slug": "demo", "display_name": "Another"}"#;
+    let (status, _, answer) =
+        app.send("POST", "/products/register", &[("X-Admin-Key", ADMIN_KEY)], body).await;
+    assert_eq!((status, answer["error"]["code"].as_str().unwrap()), (409, "PRODUCT_SLUG_EXISTS"));
+}
+
+#[tokio::test]
+async fn a_failure_of_our_own_is_500_and_tells_nothing() {
+    let app = TestApp::new().await;
+    let product = app.product("demo", json!({})).await;
+    product.provision("ann").await;
+    app.execute("UPDATE engines SET sealed_key = 'damaged'").await;
+    let (status, answer) = product.get("ann").await;
+    assert_eq!((status, answer["error"]["code"].as_str().unwrap()), (500, "INTERNAL_ERROR"));
+    assert!(!answer.to_string().contains("sealed"), "{answer}");
+}
+
+#[tokio::test]
+async fn no_secret_is_in_the_registry_or_in_an_error() {
+    let app = TestApp::new().await;
+    let product = app.product("demo", json!({})).await;
+    let (_, ann) = product.provision("ann").await;
+    app.backend.set_health(Health::Silent);
+    app.backend.script(crate::testing::Call::Launch, Fault::Exit);
+    let (_, failed) = product.provision("bob").await;
+    let secrets = [ann["api_key"].as_str().unwrap(), &product.key, ADMIN_KEY, "provider secret"];
+    let stored = app.dump();
+    for secret in secrets {
+        assert!(!failed.to_string().contains(secret), "{failed}");
+        assert!(!stored.contains(secret), "a secret is stored in the clear");
+    }
+}

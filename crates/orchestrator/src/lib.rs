@@ -1,0 +1,20 @@
+//! Registers products and keeps one engine per user: provisioned, woken, watched, put to rest, destroyed.
+//!
+//! [`Orchestrator::open`] takes hold of the registry, [`Orchestrator::serve`] answers over HTTP. Inside, `http`
+//! calls `fleet`, the rules; these call `registry`, what lasts, and `backend`, where engines run. Nothing points
+//! back up.
+
+mod backend;
+pub mod config;
+mod fleet;
+mod http;
+mod keys;
+mod orchestrator;
+mod registry;
+#[cfg(test)]
+mod testing;
+
+pub use config::Config;
+pub use fleet::{Fleet, FleetError};
+pub use keys::{KeyError, MasterKey};
+pub use orchestrator::{OpenError, Orchestrator};

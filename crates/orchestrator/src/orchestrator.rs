@@ -1,0 +1,213 @@
+//! One orchestrator: opened on its registry, served, closed.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use contract::AdminKey;
+use service::clock::Clock;
+use service::serve::{Bounds, serve};
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use uuid::Uuid;
+
+use crate::backend::process::{Options, ProcessBackend};
+use crate::backend::{EngineBackend, HttpProbe, Probe};
+use crate::config::{BackendKind, Config, DatabaseUrl};
+use crate::fleet::{Fleet, Parts, Settings};
+use crate::http;
+use crate::keys::{KeyError, Purpose, Vault};
+use crate::registry::{CANARY, DEPLOYMENT_ID, Holder, OpenRegistryError, Registry, RegistryError};
+
+/// What the canary says. Known to all: it shows only whether the master key is the one that sealed it.
+const CANARY_SONG: &str = "roundhouse";
+
+/// How long requests, and the changes that they began, may take to finish at shutdown.
+const DRAIN: Duration = Duration::from_secs(30);
+
+const BOUNDS: Bounds =
+    Bounds { max_connections: 16_384, header_read_timeout: Duration::from_secs(30), drain: DRAIN };
+
+/// An orchestrator that holds its registry.
+pub struct Orchestrator {
+    fleet: Arc<Fleet>,
+    admin_key: AdminKey,
+}
+
+/// Why an orchestrator cannot begin. Its text is for the person who began it.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// Another orchestrator has the registry.
+    #[error(
+        "the registry {} is in use: {holder} holds it. One orchestrator runs per database: stop that one, or \
+         give this one a database of its own",
+        database.display()
+    )]
+    InUse {
+        /// The registry.
+        database: PathBuf,
+        /// Who has it.
+        holder: Holder,
+    },
+    /// A later version wrote the registry.
+    #[error(
+        "the registry {} was written by a later version of roundhouse (its schema has version {found}, this \
+         binary knows up to {known}): run that version, or restore a backup from before the upgrade",
+        database.display()
+    )]
+    Newer {
+        /// The registry.
+        database: PathBuf,
+        /// Its schema's version.
+        found: i64,
+        /// The last version that this binary knows.
+        known: i64,
+    },
+    /// The registry is no database.
+    #[error(
+        "the registry {} is not a SQLite database, or a damaged one: check the path, or restore a backup",
+        database.display()
+    )]
+    Corrupt {
+        /// The registry.
+        database: PathBuf,
+        /// What SQLite said.
+        #[source]
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// The registry cannot be used.
+    #[error("the registry {} cannot be opened: check its folder, its permissions and the disk", database.display())]
+    Registry {
+        /// The registry.
+        database: PathBuf,
+        /// What failed.
+        #[source]
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// The master key is not the one that sealed the registry's keys.
+    #[error(
+        "ORCH_MASTER_KEY is not the key under which {} was sealed. Set the right one; to change it, run \
+         `roundhouse rekey` with the new key in ORCH_MASTER_KEY and the old one in ORCH_MASTER_KEY_OLD",
+        database.display()
+    )]
+    WrongMasterKey {
+        /// The registry.
+        database: PathBuf,
+    },
+    /// The operating system gave no randomness.
+    #[error("no key could be made")]
+    Keys(#[source] KeyError),
+}
+
+impl OpenError {
+    fn registry(database: PathBuf, error: OpenRegistryError) -> Self {
+        match error {
+            OpenRegistryError::Held(holder) => Self::InUse { database, holder },
+            OpenRegistryError::Newer { found, known } => Self::Newer { database, found, known },
+            OpenRegistryError::Corrupt(error) => Self::Corrupt { database, source: Box::new(error) },
+            OpenRegistryError::Database(error) => Self::Registry { database, source: Box::new(error) },
+            OpenRegistryError::Folder(error) => Self::Registry { database, source: Box::new(error) },
+        }
+    }
+}
+
+impl Orchestrator {
+    /// Takes hold of the registry and the master key. Nothing runs yet.
+    pub async fn open(config: Config, clock: Arc<dyn Clock>) -> Result<Self, OpenError> {
+        let (registry, deployment_id) = open_registry(&config, clock.as_ref()).await?;
+        let (backend, probe): (Arc<dyn EngineBackend>, Arc<dyn Probe>) = match config.backend {
+            BackendKind::Process => {
+                let options = Options {
+                    // Whatever becomes of the file: an upgrade in place changes no running orchestrator's
+                    // engines.
+                    program: PathBuf::from("/proc/self/exe"),
+                    deployment_id,
+                    data_root: config.data_root.clone(),
+                    catalog: config.catalog.clone(),
+                };
+                let probe = HttpProbe { host: "127.0.0.1" };
+                (Arc::new(ProcessBackend::new(options, Arc::clone(&clock))), Arc::new(probe))
+            }
+        };
+        Ok(Self::with(config, registry, backend, probe, clock))
+    }
+
+    /// An orchestrator over parts that are open already.
+    pub(crate) fn with(
+        config: Config,
+        registry: Registry,
+        backend: Arc<dyn EngineBackend>,
+        probe: Arc<dyn Probe>,
+        clock: Arc<dyn Clock>,
+    ) -> Self {
+        let vault = Vault::new(&config.master_key);
+        let settings = Settings {
+            owner: Uuid::now_v7().simple().to_string(),
+            engine_image: config.engine_image,
+            engine_env: config.engine_env,
+            boot_timeout: config.boot_timeout,
+            ports: config.ports,
+        };
+        let fleet = Fleet::new(settings, Parts { registry, vault, backend, probe, clock });
+        Self { fleet, admin_key: config.admin_key }
+    }
+
+    /// The rules, for a caller in the same process.
+    pub fn fleet(&self) -> &Arc<Fleet> {
+        &self.fleet
+    }
+
+    /// Serves on `listener` until `shutdown`: at once with 503, fully as soon as the registry has been compared
+    /// with what runs. Then finishes what is in flight, in 30 seconds at most. Engines keep running.
+    pub async fn serve(&self, listener: TcpListener, shutdown: CancellationToken) {
+        let keeping = CancellationToken::new();
+        let tasks = TaskTracker::new();
+        tasks.spawn(Arc::clone(&self.fleet).watch_exits(keeping.clone()));
+        tasks.spawn(Arc::clone(&self.fleet).keep_in_order(keeping.clone()));
+        let address = listener.local_addr().ok();
+        tracing::info!(address = address.as_ref().map(SocketAddr::to_string), "The orchestrator listens.");
+        let drained = async {
+            shutdown.cancelled().await;
+            self.fleet.landed(DRAIN).await;
+        };
+        tokio::join!(serve(listener, self.router(), BOUNDS, shutdown.clone()), drained);
+        keeping.cancel();
+        tasks.close();
+        tasks.wait().await;
+    }
+
+    /// Closes the registry. A change still under way is left, and settled at the next start.
+    pub async fn close(self) {
+        self.fleet.close().await;
+    }
+
+    /// The whole HTTP interface.
+    pub(crate) fn router(&self) -> axum::Router {
+        http::router(Arc::clone(&self.fleet), self.admin_key.clone())
+    }
+}
+
+/// Opens the registry, and makes sure that the master key is the one that its keys are sealed under.
+async fn open_registry(config: &Config, clock: &dyn Clock) -> Result<(Registry, String), OpenError> {
+    let DatabaseUrl::Sqlite(database) = &config.database;
+    let registry = Registry::open(database, clock.now())
+        .await
+        .map_err(|error| OpenError::registry(database.clone(), error))?;
+    let failed =
+        |error: RegistryError| OpenError::Registry { database: database.clone(), source: Box::new(error) };
+    let vault = Vault::new(&config.master_key);
+    let canary = vault.seal(DEPLOYMENT_ID, Purpose::Canary, CANARY_SONG).map_err(OpenError::Keys)?;
+    let canary = registry.fact(CANARY, &canary).await.map_err(failed)?;
+    let sings = vault.open(DEPLOYMENT_ID, Purpose::Canary, &canary);
+    if sings.ok().as_deref().map(String::as_str) != Some(CANARY_SONG) {
+        return Err(OpenError::WrongMasterKey { database: database.clone() });
+    }
+    let new_id = Uuid::now_v7().simple().to_string();
+    let deployment_id = registry.fact(DEPLOYMENT_ID, &new_id).await.map_err(failed)?;
+    Ok((registry, deployment_id))
+}
+
+#[cfg(test)]
+mod tests;

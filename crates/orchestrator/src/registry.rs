@@ -1,0 +1,64 @@
+//! What must last: products, engines and the ledger. The only room that writes SQL.
+//!
+//! The queries are one set for every database that `sqlx`'s `Any` driver speaks. Every transaction that claims
+//! or moves an engine, or writes the ledger, goes through [`ledger::Ledger`], which first takes the product's
+//! row: that serializes a product's changes, so that quota, port, state and audit row are judged and written
+//! together.
+
+mod engines;
+mod error;
+mod ledger;
+mod lock;
+mod meta;
+mod open;
+mod ports;
+mod products;
+mod row;
+
+#[cfg(test)]
+mod tests;
+
+use contract::ProductId;
+use sqlx::AnyPool;
+
+pub(crate) use engines::{Claim, NewEngine, Next, Page, Refused};
+pub(crate) use error::RegistryError;
+pub(crate) use ledger::{Entry, Event};
+pub(crate) use lock::Holder;
+use lock::RegistryLock;
+pub(crate) use meta::{CANARY, DEPLOYMENT_ID};
+pub(crate) use open::OpenRegistryError;
+pub(crate) use ports::PortRule;
+pub(crate) use products::Product;
+pub(crate) use row::EngineRow;
+
+/// One engine at most sits at each: a product's user.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Seat {
+    pub(crate) product_id: ProductId,
+    pub(crate) user_id: contract::UserId,
+}
+
+/// The registry of one deployment, held by this process alone.
+pub(crate) struct Registry {
+    /// One connection: SQLite has one writer, and waiting for it here is fair and wakes at once, where its own
+    /// busy handler polls.
+    writes: AnyPool,
+    reads: AnyPool,
+    /// Held as long as the registry is open.
+    _lock: RegistryLock,
+}
+
+impl Registry {
+    /// Closes the connections, which folds SQLite's log back into the file.
+    pub(crate) async fn close(&self) {
+        self.reads.close().await;
+        self.writes.close().await;
+    }
+
+    /// Whether no connection is in use.
+    #[cfg(test)]
+    pub(crate) fn is_quiet(&self) -> bool {
+        [&self.writes, &self.reads].iter().all(|pool| pool.num_idle() == pool.size() as usize)
+    }
+}

@@ -1,0 +1,174 @@
+//! The ledger: every change and its audit row in one transaction, chained by hashes.
+
+use contract::{EngineId, ProductId, Timestamp, UserId};
+use serde_json::Value;
+use sha2::{Digest as _, Sha256};
+use sqlx::{Any, AnyConnection, Row as _, Transaction};
+
+use super::{Registry, RegistryError};
+
+/// What an audit row records.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Event {
+    Register,
+    Provision,
+    ProvisionFailed,
+    Start,
+    Stop,
+    Sleep,
+    Wake,
+    Crash,
+    Destroy,
+}
+
+impl Event {
+    /// The event as it is written.
+    pub(crate) const fn as_str(self) -> &'static str {
+        match self {
+            Self::Register => "register",
+            Self::Provision => "provision",
+            Self::ProvisionFailed => "provision_failed",
+            Self::Start => "start",
+            Self::Stop => "stop",
+            Self::Sleep => "sleep",
+            Self::Wake => "wake",
+            Self::Crash => "crash",
+            Self::Destroy => "destroy",
+        }
+    }
+}
+
+/// An audit row to be written.
+#[derive(Clone, Debug)]
+pub(crate) struct Entry {
+    pub(crate) at: Timestamp,
+    pub(crate) event: Event,
+    /// The engine it is about, and its user.
+    pub(crate) engine: Option<(EngineId, UserId)>,
+    pub(crate) duration_ms: Option<i64>,
+    /// An object.
+    pub(crate) detail: Value,
+}
+
+impl Entry {
+    /// The hash of the row that this entry becomes as the `id`-th of `product_id`, after a row hashed `before`.
+    pub(crate) fn hash(&self, product_id: ProductId, id: i64, before: &str) -> String {
+        let (engine_id, user_id) = match &self.engine {
+            Some((engine_id, user_id)) => (Some(engine_id.to_string()), Some(user_id.as_str())),
+            None => (None, None),
+        };
+        let fields = [
+            Some("roundhouse audit 1".to_owned()),
+            Some(before.to_owned()),
+            Some(product_id.to_string()),
+            Some(id.to_string()),
+            Some(self.at.unix_ms().to_string()),
+            engine_id,
+            user_id.map(str::to_owned),
+            Some(self.event.as_str().to_owned()),
+            self.duration_ms.map(|duration| duration.to_string()),
+            Some(self.detail.to_string()),
+        ];
+        let mut hasher = Sha256::new();
+        for field in &fields {
+            // Each field with its length, and null unlike every length: no two rows read alike.
+            match field {
+                Some(text) => {
+                    hasher.update((text.len() as u64).to_be_bytes());
+                    hasher.update(text.as_bytes());
+                }
+                None => hasher.update(u64::MAX.to_be_bytes()),
+            }
+        }
+        hasher.finalize().iter().fold(String::new(), |hex, byte| hex + &format!("{byte:02x}"))
+    }
+}
+
+/// The hash before a product's first row.
+pub(super) const NO_HASH: &str = "";
+
+/// A transaction on one product: its engines and its ledger. Dropped, it changes nothing.
+pub(super) struct Ledger {
+    transaction: Transaction<'static, Any>,
+    product_id: ProductId,
+    /// The id of the row last written.
+    id: i64,
+    /// How many rows are still to be written.
+    missing: i64,
+    hash: String,
+}
+
+impl Registry {
+    /// Begins a transaction on `product_id` that will write `rows` audit rows.
+    pub(super) async fn ledger(&self, product_id: ProductId, rows: i64) -> Result<Ledger, RegistryError> {
+        let mut transaction = self.writes.begin().await?;
+        let end = sqlx::query(
+            "UPDATE products SET audit_seq = audit_seq + $1 WHERE product_id = $2 \
+             RETURNING audit_seq, audit_hash",
+        )
+        .bind(rows)
+        .bind(product_id.to_string())
+        .fetch_optional(&mut *transaction)
+        .await?
+        .ok_or(RegistryError::ProductGone)?;
+        let last_id: i64 = end.try_get(0)?;
+        let hash = end.try_get(1)?;
+        Ok(Ledger { transaction, product_id, id: last_id - rows, missing: rows, hash })
+    }
+}
+
+impl Ledger {
+    /// Where further statements of the transaction run.
+    pub(super) fn connection(&mut self) -> &mut AnyConnection {
+        &mut self.transaction
+    }
+
+    /// Writes the next audit row.
+    pub(super) async fn append(&mut self, entry: &Entry) -> Result<(), RegistryError> {
+        self.id += 1;
+        self.missing -= 1;
+        self.hash = entry.hash(self.product_id, self.id, &self.hash);
+        insert(&mut self.transaction, self.product_id, self.id, entry, &self.hash).await
+    }
+
+    /// Commits what was written, audit rows and all.
+    pub(super) async fn commit(mut self) -> Result<(), RegistryError> {
+        if self.missing != 0 {
+            return Err(RegistryError::LedgerIncomplete);
+        }
+        sqlx::query("UPDATE products SET audit_hash = $1 WHERE product_id = $2")
+            .bind(self.hash)
+            .bind(self.product_id.to_string())
+            .execute(&mut *self.transaction)
+            .await?;
+        self.transaction.commit().await?;
+        Ok(())
+    }
+}
+
+pub(super) async fn insert(
+    connection: &mut AnyConnection,
+    product_id: ProductId,
+    id: i64,
+    entry: &Entry,
+    hash: &str,
+) -> Result<(), RegistryError> {
+    let engine = entry.engine.as_ref();
+    sqlx::query(
+        "INSERT INTO audit_log \
+         (product_id, id, at, engine_id, user_id, event, duration_ms, detail, hash) \
+         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)",
+    )
+    .bind(product_id.to_string())
+    .bind(id)
+    .bind(entry.at.unix_ms())
+    .bind(engine.map(|(engine_id, _)| engine_id.to_string()))
+    .bind(engine.map(|(_, user_id)| user_id.as_str().to_owned()))
+    .bind(entry.event.as_str())
+    .bind(entry.duration_ms)
+    .bind(entry.detail.to_string())
+    .bind(hash.to_owned())
+    .execute(connection)
+    .await?;
+    Ok(())
+}

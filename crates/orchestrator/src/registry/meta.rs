@@ -1,0 +1,26 @@
+//! Facts about the deployment: its id, and the canary of its master key.
+
+use sqlx::Row as _;
+
+use super::{Registry, RegistryError};
+
+/// The name of the deployment's id in the table.
+pub(crate) const DEPLOYMENT_ID: &str = "deployment_id";
+/// The name of the sealed canary in the table.
+pub(crate) const CANARY: &str = "canary";
+
+impl Registry {
+    /// The fact called `name`; `first` becomes it if there is none yet.
+    pub(crate) async fn fact(&self, name: &str, first: &str) -> Result<String, RegistryError> {
+        // The update changes nothing, but makes RETURNING speak when the row was there.
+        let row = sqlx::query(
+            "INSERT INTO meta (name, value) VALUES ($1, $2) \
+             ON CONFLICT (name) DO UPDATE SET value = meta.value RETURNING value",
+        )
+        .bind(name)
+        .bind(first)
+        .fetch_one(&self.writes)
+        .await?;
+        Ok(row.try_get(0)?)
+    }
+}

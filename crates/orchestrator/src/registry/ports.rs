@@ -1,0 +1,117 @@
+//! Leases of host ports: one engine per port, whatever its state.
+//!
+//! An engine keeps its port while it rests, so that its address stays the same, until no other is free. So
+//! the range bounds the engines that run, not the users.
+
+use std::sync::atomic::{AtomicU16, Ordering};
+
+use contract::orchestrator::EngineStatus;
+use sqlx::{AnyConnection, Row as _};
+
+use super::RegistryError;
+use crate::config::PortRange;
+
+/// Which ports may be leased.
+pub(crate) struct PortRule {
+    range: PortRange,
+    /// Where the next search begins: behind the port leased last, so that one just given up is not at once
+    /// another user's.
+    next: AtomicU16,
+    /// Whether nothing else on the host holds the port.
+    is_free: Box<dyn Fn(u16) -> bool + Send + Sync>,
+}
+
+impl PortRule {
+    /// Ports of `range` for which `is_free`.
+    pub(crate) fn new(range: PortRange, is_free: impl Fn(u16) -> bool + Send + Sync + 'static) -> Self {
+        Self { range, next: AtomicU16::new(range.min()), is_free: Box::new(is_free) }
+    }
+
+    /// Leases a port: `last` if that can be had, else a free one, else one of an engine at rest. None if
+    /// there is none.
+    pub(super) async fn lease(
+        &self,
+        connection: &mut AnyConnection,
+        last: Option<u16>,
+    ) -> Result<Option<u16>, RegistryError> {
+        if let Some(last) = last.filter(|last| self.range.contains(*last) && (self.is_free)(*last)) {
+            return Ok(Some(last));
+        }
+        let begin = self.next.load(Ordering::Relaxed);
+        let mut port = self.search(connection, begin, self.range.max()).await?;
+        if port.is_none() && begin > self.range.min() {
+            port = self.search(connection, self.range.min(), begin - 1).await?;
+        }
+        if let Some(port) = port {
+            let after = if port == self.range.max() { self.range.min() } else { port + 1 };
+            self.next.store(after, Ordering::Relaxed);
+            return Ok(Some(port));
+        }
+        self.take_over(connection).await
+    }
+
+    /// The first port of `from..=to` that no engine has and nothing else holds.
+    async fn search(
+        &self,
+        connection: &mut AnyConnection,
+        from: u16,
+        to: u16,
+    ) -> Result<Option<u16>, RegistryError> {
+        let mut from = from;
+        while from <= to {
+            let Some(port) = unleased(connection, from, to).await? else { return Ok(None) };
+            if (self.is_free)(port) {
+                return Ok(Some(port));
+            }
+            let Some(next) = port.checked_add(1) else { return Ok(None) };
+            from = next;
+        }
+        Ok(None)
+    }
+
+    /// Takes the port of an engine at rest, whose address becomes unknown: of the one that ran last the
+    /// longest ago.
+    async fn take_over(&self, connection: &mut AnyConnection) -> Result<Option<u16>, RegistryError> {
+        let at_rest = sqlx::query(
+            "SELECT engine_id, port FROM engines \
+             WHERE port BETWEEN $1 AND $2 AND claim_kind IS NULL AND status IN ($3, $4, $5) \
+             ORDER BY last_health_at, engine_id",
+        )
+        .bind(i64::from(self.range.min()))
+        .bind(i64::from(self.range.max()))
+        .bind(EngineStatus::Stopped.as_str())
+        .bind(EngineStatus::Sleeping.as_str())
+        .bind(EngineStatus::Failed.as_str())
+        .fetch_all(&mut *connection)
+        .await?;
+        for row in at_rest {
+            let (engine_id, port): (String, i64) = (row.try_get(0)?, row.try_get(1)?);
+            let Ok(port) = u16::try_from(port) else { continue };
+            if (self.is_free)(port) {
+                sqlx::query("UPDATE engines SET port = NULL WHERE engine_id = $1")
+                    .bind(engine_id)
+                    .execute(&mut *connection)
+                    .await?;
+                return Ok(Some(port));
+            }
+        }
+        Ok(None)
+    }
+}
+
+/// The first port of `from..=to` that no engine has: `from` itself, or the first behind a leased one. One
+/// walk along the index, however many are leased.
+async fn unleased(connection: &mut AnyConnection, from: u16, to: u16) -> Result<Option<u16>, RegistryError> {
+    let row = sqlx::query(
+        "SELECT CASE WHEN NOT EXISTS (SELECT 1 FROM engines WHERE port = $1) THEN $1 ELSE (\
+             SELECT leased.port + 1 FROM engines leased \
+             WHERE leased.port >= $1 AND leased.port < $2 \
+               AND NOT EXISTS (SELECT 1 FROM engines other WHERE other.port = leased.port + 1) \
+             ORDER BY leased.port LIMIT 1) END",
+    )
+    .bind(i64::from(from))
+    .bind(i64::from(to))
+    .fetch_one(connection)
+    .await?;
+    Ok(row.try_get::<Option<i64>, _>(0)?.and_then(|port| u16::try_from(port).ok()))
+}

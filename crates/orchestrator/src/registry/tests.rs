@@ -1,0 +1,367 @@
+//! The registry by itself: the ledger's chain, compare-and-swap, quota and ports under concurrency.
+
+use std::collections::{HashMap, HashSet};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+use std::sync::Arc;
+
+use contract::orchestrator::{EngineStatus, Policy};
+use contract::{DisplayName, EngineId, EngineKey, PlatformKey, ProductId, Slug, Timestamp, UserId};
+use futures::future::join_all;
+use serde_json::json;
+use sqlx::{AnyPool, Row as _};
+
+use super::*;
+use crate::backend::Instance;
+use crate::config::PortRange;
+use crate::fleet::lifecycle::Change;
+
+const NOW: Timestamp = Timestamp::from_unix_ms(1_795_174_231_042);
+
+struct Fixture {
+    registry: Registry,
+    product_id: ProductId,
+    ports: PortRule,
+    folder: tempfile::TempDir,
+}
+
+impl Fixture {
+    async fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let registry = Registry::open(&folder.path().join("registry.db"), NOW).await.unwrap();
+        let product = product("demo");
+        let entry = Entry { engine: None, ..entry(EngineId::new(), Event::Register) };
+        assert!(registry.register(&product, &entry).await.unwrap());
+        let ports = PortRule::new(PortRange::new(9_001, 9_020).unwrap(), |_| true);
+        Self { registry, product_id: product.product_id, ports, folder }
+    }
+
+    fn new_engine(&self, user: &str) -> NewEngine {
+        NewEngine {
+            engine_id: EngineId::new(),
+            seat: Seat { product_id: self.product_id, user_id: UserId::new(user).unwrap() },
+            key_hash: EngineKey::generate().unwrap().hash(),
+            sealed_key: "sealed".into(),
+            sealed_secrets_key: "sealed too".into(),
+            engine_version: "svc-engine:0.1.0".parse().unwrap(),
+            pinned: false,
+            created_at: NOW,
+        }
+    }
+
+    async fn claim_seat(&self, user: &str, max_engines: Option<u64>) -> Result<EngineRow, Refused> {
+        let engine = self.new_engine(user);
+        self.registry.claim_seat(&engine, &claim(Change::Provision), max_engines, &self.ports).await.unwrap()
+    }
+
+    /// An engine at rest in `status`, or running.
+    async fn settled(&self, user: &str, status: EngineStatus) -> EngineRow {
+        let row = self.claim_seat(user, None).await.unwrap();
+        let next = if status == EngineStatus::Running { running(&row) } else { Next::AtRest(status) };
+        let entry = entry(row.engine_id, Event::Provision);
+        self.registry.settle(&row, next, Some(&entry)).await.unwrap().unwrap()
+    }
+
+    async fn pool(&self) -> AnyPool {
+        let url = format!("sqlite://{}", self.folder.path().join("registry.db").display());
+        AnyPool::connect(&url).await.unwrap()
+    }
+}
+
+fn product(slug: &str) -> Product {
+    Product {
+        product_id: ProductId::new(),
+        slug: Slug::new(slug).unwrap(),
+        display_name: DisplayName::new("A product").unwrap(),
+        policy: Policy { max_engines: Some(3), rate_limit_rpm: None },
+        key_hash: PlatformKey::generate().unwrap().hash(),
+        created_at: NOW,
+    }
+}
+
+fn claim(change: Change) -> Claim {
+    Claim { change, owner: "this process".into(), deadline: NOW }
+}
+
+fn entry(engine_id: EngineId, event: Event) -> Entry {
+    let engine = Some((engine_id, UserId::new("ann").unwrap()));
+    Entry { at: NOW, event, engine, duration_ms: Some(7), detail: json!({"reason": "test"}) }
+}
+
+fn running(row: &EngineRow) -> Next {
+    Next::Running { instance: Instance::new("1"), image: row.engine_version.clone(), health_at: NOW }
+}
+
+#[tokio::test]
+async fn a_products_rows_are_numbered_and_chained() {
+    let fixture = Fixture::new().await;
+    for user in ["ann", "bob"] {
+        fixture.settled(user, EngineStatus::Running).await;
+    }
+    let rows = sqlx::query(
+        "SELECT id, event, engine_id, user_id, duration_ms, detail, hash FROM audit_log ORDER BY id",
+    )
+    .fetch_all(&fixture.pool().await)
+    .await
+    .unwrap();
+    let mut before = String::new();
+    for (id, row) in (1_i64..).zip(&rows) {
+        let engine_id: Option<String> = row.get(2);
+        let event = if engine_id.is_some() { Event::Provision } else { Event::Register };
+        let written = Entry {
+            at: NOW,
+            event,
+            engine: engine_id.map(|id| (id.parse().unwrap(), UserId::new(row.get::<String, _>(3)).unwrap())),
+            duration_ms: row.get(4),
+            detail: serde_json::from_str(&row.get::<String, _>(5)).unwrap(),
+        };
+        assert_eq!(row.get::<i64, _>(0), id);
+        let hash: String = row.get(6);
+        assert_eq!(written.hash(fixture.product_id, id, &before), hash);
+        // Anything else hashes otherwise.
+        let other = Entry { duration_ms: None, ..written.clone() };
+        assert_ne!(other.hash(fixture.product_id, id, &before), hash);
+        assert_ne!(written.hash(fixture.product_id, id + 1, &before), hash);
+        assert_ne!(written.hash(ProductId::new(), id, &before), hash);
+        before = hash;
+    }
+    assert_eq!(rows.len(), 3);
+    let end = sqlx::query("SELECT audit_seq, audit_hash FROM products")
+        .fetch_one(&fixture.pool().await)
+        .await
+        .unwrap();
+    assert_eq!((end.get::<i64, _>(0), end.get::<String, _>(1)), (3, before));
+}
+
+#[tokio::test]
+async fn the_ledger_takes_no_update_no_delete_and_no_replacement() {
+    let fixture = Fixture::new().await;
+    let pool = fixture.pool().await;
+    for statement in [
+        "UPDATE audit_log SET event = 'nothing'",
+        "DELETE FROM audit_log",
+        "INSERT OR REPLACE INTO audit_log SELECT * FROM audit_log",
+    ] {
+        let refused = sqlx::query(statement).execute(&pool).await.unwrap_err().to_string();
+        assert!(refused.contains("append-only"), "{statement}: {refused}");
+    }
+}
+
+#[tokio::test]
+async fn a_change_made_on_an_old_view_fails_whole() {
+    let fixture = Fixture::new().await;
+    let seen = fixture.settled("ann", EngineStatus::Running).await;
+    let stop = claim(Change::Stop);
+    let row = fixture.registry.claim(&seen, &stop, None).await.unwrap().unwrap();
+    assert_eq!(fixture.registry.claim(&seen, &stop, None).await.unwrap().unwrap_err(), Refused::Stale);
+    // A claimed engine is claimed by no one else but a delete.
+    assert_eq!(fixture.registry.claim(&row, &stop, None).await.unwrap().unwrap_err(), Refused::Stale);
+    let taken = fixture.registry.claim(&row, &claim(Change::Destroy), None).await.unwrap().unwrap();
+    assert_eq!((taken.status, taken.prior_status), (EngineStatus::Destroying, Some(EngineStatus::Running)));
+    // The overtaken one settles nothing, its audit row included.
+    let entry = entry(row.engine_id, Event::Stop);
+    let next = Next::AtRest(EngineStatus::Stopped);
+    let lost = fixture.registry.settle(&row, next, Some(&entry)).await.unwrap_err();
+    assert!(matches!(lost, RegistryError::ClaimLost { .. }));
+    let count = sqlx::query("SELECT COUNT(*) FROM audit_log").fetch_one(&fixture.pool().await).await.unwrap();
+    assert_eq!(count.get::<i64, _>(0), 2);
+    let read = fixture.registry.engine(&seen.seat).await.unwrap().unwrap();
+    assert_eq!((read.generation, read.claim), (taken.generation, Some(Change::Destroy)));
+    assert!(fixture.registry.settle(&taken, Next::Gone, None).await.unwrap().is_none());
+    assert!(fixture.registry.engine(&seen.seat).await.unwrap().is_none());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn lesson_o11_two_hundred_claims_at_once_never_exceed_a_quota_of_ten() {
+    let fixture = Arc::new(Fixture::new().await);
+    let claims = (0..200).map(|user| {
+        let fixture = Arc::clone(&fixture);
+        tokio::spawn(async move { fixture.claim_seat(&format!("u{user}"), Some(10)).await })
+    });
+    let mut ports = HashSet::new();
+    let mut refused = 0;
+    for claimed in join_all(claims).await {
+        match claimed.unwrap() {
+            Ok(row) => assert!(ports.insert(row.port.unwrap()), "a port was leased twice"),
+            Err(refusal) => {
+                assert_eq!(refusal, Refused::Quota);
+                refused += 1;
+            }
+        }
+    }
+    assert_eq!((ports.len(), refused), (10, 190));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn of_many_claims_of_one_seat_one_wins() {
+    let fixture = Arc::new(Fixture::new().await);
+    let claims = (0..30).map(|_| {
+        let fixture = Arc::clone(&fixture);
+        tokio::spawn(async move { fixture.claim_seat("ann", None).await })
+    });
+    let claims = join_all(claims).await;
+    assert_eq!(claims.iter().filter(|claimed| claimed.as_ref().unwrap().is_ok()).count(), 1);
+}
+
+#[tokio::test]
+async fn ports_come_in_turn_and_last_ones_first() {
+    let fixture = Fixture::new().await;
+    let ann = fixture.settled("ann", EngineStatus::Stopped).await;
+    let bob = fixture.settled("bob", EngineStatus::Running).await;
+    assert_eq!((ann.port, bob.port), (Some(9_001), Some(9_002)));
+    fixture.registry.settle(&bob, Next::Gone, None).await.unwrap();
+    // The port just given up is not at once another user's.
+    assert_eq!(fixture.claim_seat("eve", None).await.unwrap().port, Some(9_003));
+    let again = fixture.registry.claim(&ann, &claim(Change::Start), Some(&fixture.ports)).await.unwrap();
+    assert_eq!(again.unwrap().port, Some(9_001));
+}
+
+#[tokio::test]
+async fn a_full_range_takes_from_those_at_rest_and_never_from_those_that_run() {
+    let fixture = Fixture::new().await;
+    for user in 0..18 {
+        fixture.settled(&format!("u{user}"), EngineStatus::Running).await;
+    }
+    let rests = fixture.settled("rests", EngineStatus::Sleeping).await;
+    let failed = fixture.settled("failed", EngineStatus::Failed).await;
+    // One at rest that is just being started keeps its port.
+    let starting =
+        fixture.registry.claim(&failed, &claim(Change::Start), Some(&fixture.ports)).await.unwrap();
+    assert_eq!(starting.unwrap().port, failed.port);
+    assert_eq!(fixture.claim_seat("taker", None).await.unwrap().port, rests.port);
+    assert_eq!(fixture.registry.engine(&rests.seat).await.unwrap().unwrap().port, None);
+    assert_eq!(fixture.claim_seat("late", None).await.unwrap_err(), Refused::NoPort);
+    let refused = fixture.registry.claim(&rests, &claim(Change::Wake), Some(&fixture.ports)).await.unwrap();
+    assert_eq!(refused.unwrap_err(), Refused::NoPort);
+    assert_eq!(fixture.registry.engine(&rests.seat).await.unwrap().unwrap().claim, None);
+}
+
+#[tokio::test]
+async fn ports_that_something_else_holds_are_skipped() {
+    let fixture = Fixture::new().await;
+    let held = PortRule::new(PortRange::new(9_001, 9_005).unwrap(), |port| port == 9_004);
+    let lease = async |user| {
+        let engine = fixture.new_engine(user);
+        fixture.registry.claim_seat(&engine, &claim(Change::Provision), None, &held).await.unwrap()
+    };
+    assert_eq!(lease("ann").await.unwrap().port, Some(9_004));
+    assert_eq!(lease("bob").await.unwrap_err(), Refused::NoPort);
+}
+
+#[tokio::test]
+async fn many_engines_move_in_few_transactions_and_changed_ones_are_left_out() {
+    let fixture = Fixture::new().await;
+    let mut moves = Vec::new();
+    for user in ["ann", "bob", "eve"] {
+        let row = fixture.settled(user, EngineStatus::Running).await;
+        moves.push((row.clone(), entry(row.engine_id, Event::Crash)));
+    }
+    fixture.registry.claim(&moves[1].0, &claim(Change::Stop), None).await.unwrap().unwrap();
+    fixture.registry.settle_all(fixture.product_id, EngineStatus::Failed, &moves).await.unwrap();
+    let mut states = HashMap::new();
+    for (row, _) in &moves {
+        let read = fixture.registry.engine(&row.seat).await.unwrap().unwrap();
+        states.insert(read.seat.user_id.as_str().to_owned(), read.status.as_str());
+    }
+    assert_eq!(
+        states,
+        HashMap::from([("ann".into(), "failed"), ("bob".into(), "running"), ("eve".into(), "failed")])
+    );
+}
+
+#[tokio::test]
+async fn claims_of_earlier_processes_are_void_but_for_beginnings_and_ends() {
+    let fixture = Fixture::new().await;
+    let begun = fixture.claim_seat("begun", None).await.unwrap();
+    let stopping = fixture.settled("stopping", EngineStatus::Running).await;
+    fixture.registry.claim(&stopping, &claim(Change::Stop), None).await.unwrap().unwrap();
+    fixture.registry.void_claims("this process").await.unwrap();
+    assert_eq!(fixture.registry.engine(&stopping.seat).await.unwrap().unwrap().claim, Some(Change::Stop));
+    fixture.registry.void_claims("a later process").await.unwrap();
+    assert_eq!(fixture.registry.engine(&stopping.seat).await.unwrap().unwrap().claim, None);
+    assert_eq!(fixture.registry.engine(&begun.seat).await.unwrap().unwrap().claim, Some(Change::Provision));
+}
+
+#[tokio::test]
+async fn lesson_o12_the_hot_reads_use_an_index() {
+    let fixture = Fixture::new().await;
+    let pool = fixture.pool().await;
+    for (query, index) in [
+        ("SELECT * FROM engines WHERE product_id = 'p' AND user_id = 'u'", "product_id=? AND user_id=?"),
+        ("SELECT * FROM engines WHERE engine_id = 'e'", "engine_id=?"),
+        (
+            "SELECT * FROM engines WHERE product_id = 'p' ORDER BY created_at, engine_id LIMIT 1",
+            "engines_listed",
+        ),
+        (
+            "SELECT * FROM engines WHERE product_id = 'p' AND status = 's' \
+             ORDER BY created_at, engine_id LIMIT 1",
+            "engines_listed_by_status",
+        ),
+        ("SELECT * FROM products WHERE api_key_hash = 'h'", "api_key_hash=?"),
+    ] {
+        let explain = sqlx::AssertSqlSafe(format!("EXPLAIN QUERY PLAN {query}"));
+        let plan = sqlx::query(explain).fetch_all(&pool).await.unwrap();
+        let plan: Vec<String> = plan.iter().map(|row| row.get(3)).collect();
+        assert!(plan.len() == 1 && plan[0].starts_with("SEARCH") && plan[0].contains(index), "{plan:?}");
+    }
+}
+
+#[tokio::test]
+async fn facts_are_kept_from_the_first_time_on() {
+    let fixture = Fixture::new().await;
+    assert_eq!(fixture.registry.fact("colour", "red").await.unwrap(), "red");
+    assert_eq!(fixture.registry.fact("colour", "blue").await.unwrap(), "red");
+}
+
+async fn refusal(database: &Path) -> OpenRegistryError {
+    match Registry::open(database, NOW).await {
+        Ok(_) => panic!("{} was opened", database.display()),
+        Err(error) => error,
+    }
+}
+
+#[tokio::test]
+async fn a_registry_is_opened_by_one_process_at_a_time() {
+    let fixture = Fixture::new().await;
+    let database = fixture.folder.path().join("registry.db");
+    assert!(matches!(refusal(&database).await, OpenRegistryError::Held(_)));
+    fixture.registry.close().await;
+    drop(fixture.registry);
+    let reopened = Registry::open(&database, NOW).await.unwrap();
+    assert!(reopened.product_by_slug(&Slug::new("demo").unwrap()).await.unwrap().is_some());
+}
+
+#[tokio::test]
+async fn what_is_no_registry_of_ours_is_refused() {
+    let fixture = Fixture::new().await;
+    sqlx::query("UPDATE meta SET value = '999' WHERE name = 'schema_version'")
+        .execute(&fixture.pool().await)
+        .await
+        .unwrap();
+    let database = fixture.folder.path().join("registry.db");
+    fixture.registry.close().await;
+    drop(fixture.registry);
+    assert!(matches!(refusal(&database).await, OpenRegistryError::Newer { found: 999, known: 1 }));
+    let text = fixture.folder.path().join("notes.txt");
+    std::fs::write(&text, "these are just some notes, and long enough to be read as a header".repeat(20))
+        .unwrap();
+    let corrupt = refusal(&text).await;
+    assert!(matches!(corrupt, OpenRegistryError::Corrupt(_)), "{corrupt:?}");
+    let folder = fixture.folder.path().join("folder");
+    std::fs::create_dir(&folder).unwrap();
+    assert!(matches!(refusal(&folder).await, OpenRegistryError::Database(_)));
+}
+
+#[tokio::test]
+async fn any_path_will_do_and_the_file_is_private() {
+    let folder = tempfile::tempdir().unwrap();
+    let database = folder.path().join("new folder/50% of? ünïcödé #1.db");
+    let registry = Registry::open(&database, NOW).await.unwrap();
+    registry.fact("colour", "red").await.unwrap();
+    for suffix in ["", "-wal", ".lock"] {
+        let path = format!("{}{suffix}", database.display());
+        let mode = std::fs::metadata(&path).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600, "{path}");
+    }
+}

@@ -1,0 +1,279 @@
+//! A whole orchestrator in this process: its own registry in a folder of its own, the fault backend, a clock
+//! that the test moves, and the real router.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::{Body, to_bytes};
+use axum::http::{HeaderMap, Request};
+use contract::{AdminKey, EngineId, Timestamp};
+use secrecy::SecretString;
+use serde_json::{Value, json};
+use service::clock::{Clock, ManualClock};
+use sqlx::Row as _;
+use tokio_util::sync::{CancellationToken, DropGuard};
+use tower::ServiceExt as _;
+
+use super::FaultBackend;
+use crate::config::{BackendKind, Config, DatabaseUrl, PortRange, VERSION};
+use crate::keys::MasterKey;
+use crate::orchestrator::Orchestrator;
+use crate::registry::Registry;
+
+pub(crate) const ADMIN_KEY: &str = "open sesame";
+
+pub(crate) struct TestApp {
+    pub(crate) orchestrator: Orchestrator,
+    pub(crate) backend: Arc<FaultBackend>,
+    pub(crate) clock: Arc<ManualClock>,
+    router: Router,
+    folder: Arc<tempfile::TempDir>,
+    shutdown: CancellationToken,
+    _at_the_end: DropGuard,
+}
+
+/// An answer: status, headers, body.
+pub(crate) type Answer = (u16, HeaderMap, Value);
+
+impl TestApp {
+    /// An orchestrator that is ready.
+    pub(crate) async fn new() -> Self {
+        let clock = Arc::new(ManualClock::at(Timestamp::from_unix_ms(1_795_174_231_042)));
+        let backend = FaultBackend::new(Arc::clone(&clock) as Arc<dyn Clock>);
+        let app = Self::not_ready(clock, backend, Arc::new(tempfile::tempdir().unwrap())).await;
+        app.begin().await;
+        app
+    }
+
+    async fn not_ready(
+        clock: Arc<ManualClock>,
+        backend: Arc<FaultBackend>,
+        folder: Arc<tempfile::TempDir>,
+    ) -> Self {
+        let config = config(&folder);
+        let DatabaseUrl::Sqlite(database) = config.database.clone();
+        let registry = Registry::open(&database, clock.now()).await.unwrap();
+        let orchestrator = Orchestrator::with(
+            config,
+            registry,
+            Arc::clone(&backend) as _,
+            Arc::clone(&backend) as _,
+            Arc::clone(&clock) as _,
+        );
+        let router = orchestrator.router();
+        let shutdown = CancellationToken::new();
+        let at_the_end = shutdown.clone().drop_guard();
+        Self { orchestrator, backend, clock, router, folder, shutdown, _at_the_end: at_the_end }
+    }
+
+    /// Lets the orchestrator do all that it does beside answering.
+    pub(crate) async fn begin(&self) {
+        let fleet = self.orchestrator.fleet();
+        tokio::spawn(Arc::clone(fleet).watch_exits(self.shutdown.clone()));
+        tokio::spawn(Arc::clone(fleet).keep_in_order(self.shutdown.clone()));
+        while !fleet.is_ready() {
+            tokio::task::yield_now().await;
+        }
+    }
+
+    /// The orchestrator dies, and another one begins on the same registry and backend. It is not ready before
+    /// [`TestApp::begin`].
+    pub(crate) async fn killed(self) -> Self {
+        self.shutdown.cancel();
+        let Self { orchestrator, backend, clock, router, folder, .. } = self;
+        drop(router);
+        // What a kill does at once, the end of every task and file handle, takes some turns here.
+        let fleet = Arc::downgrade(orchestrator.fleet());
+        orchestrator.fleet().abandon();
+        drop(orchestrator);
+        while fleet.strong_count() > 0 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        backend.reconnect();
+        Self::not_ready(clock, backend, folder).await
+    }
+
+    /// Runs `work` while the clock moves on by `step` every millisecond. It stands still while the registry is
+    /// at work: a slow disk must not look like a slow backend.
+    pub(crate) async fn while_time_passes<T>(&self, step: Duration, work: impl Future<Output = T>) -> T {
+        tokio::pin!(work);
+        loop {
+            tokio::select! {
+                biased;
+                done = &mut work => return done,
+                () = tokio::time::sleep(Duration::from_millis(1)) => {
+                    if self.orchestrator.fleet().is_quiet() {
+                        self.clock.advance(step);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Waits until `condition` holds.
+    pub(crate) async fn until(&self, condition: impl Fn() -> bool) {
+        let held = async {
+            while !condition() {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(10), held).await.expect("the condition never held");
+    }
+
+    /// Time that has passed on the test's clock.
+    pub(crate) fn elapsed(&self) -> Duration {
+        self.clock.monotonic()
+    }
+
+    /// Waits on the test's clock.
+    pub(crate) async fn sleep(&self, duration: Duration) {
+        self.clock.sleep(duration).await;
+    }
+
+    /// Whether any engine is being changed.
+    pub(crate) async fn claimed(&self) -> bool {
+        !self.rows("SELECT engine_id FROM engines WHERE claim_kind IS NOT NULL").await.is_empty()
+    }
+
+    /// Registers a product.
+    pub(crate) async fn product(&self, slug: &str, policy: Value) -> Caller<'_> {
+        let body = json!({"slug": slug, "display_name": "A product", "policy": policy});
+        let (status, _, answer) =
+            self.send("POST", "/products/register", &[("X-Admin-Key", ADMIN_KEY)], &body.to_string()).await;
+        assert_eq!(status, 200, "{answer}");
+        Caller { app: self, key: answer["platform_api_key"].as_str().unwrap().to_owned() }
+    }
+
+    /// Sends a request through the real router.
+    pub(crate) async fn send(
+        &self,
+        method: &str,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: &str,
+    ) -> Answer {
+        let mut request = Request::builder().method(method).uri(path);
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        let request = request.body(Body::from(body.to_owned())).unwrap();
+        let (parts, body) = self.router.clone().oneshot(request).await.unwrap().into_parts();
+        let body = to_bytes(body, usize::MAX).await.unwrap();
+        let body = serde_json::from_slice(&body)
+            .unwrap_or_else(|_| panic!("no JSON: {}", String::from_utf8_lossy(&body)));
+        (parts.status.as_u16(), parts.headers, body)
+    }
+
+    /// Rows of a query on the registry, read beside it.
+    pub(crate) async fn rows(&self, query: &'static str) -> Vec<Vec<String>> {
+        let url = format!("sqlite://{}", self.folder.path().join("registry.db").display());
+        let pool = sqlx::AnyPool::connect(&url).await.unwrap();
+        let rows = sqlx::query(query).fetch_all(&pool).await.unwrap();
+        pool.close().await;
+        rows.iter().map(|row| (0..row.len()).map(|at| row.get::<String, _>(at)).collect()).collect()
+    }
+
+    /// Changes the registry behind the orchestrator's back.
+    pub(crate) async fn execute(&self, statement: &'static str) {
+        let url = format!("sqlite://{}", self.folder.path().join("registry.db").display());
+        let pool = sqlx::AnyPool::connect(&url).await.unwrap();
+        sqlx::query(statement).execute(&pool).await.unwrap();
+        pool.close().await;
+    }
+
+    /// All bytes of the registry's files, as text.
+    pub(crate) fn dump(&self) -> String {
+        let files = ["registry.db", "registry.db-wal"].map(|name| self.folder.path().join(name));
+        files.iter().map(|file| String::from_utf8_lossy(&std::fs::read(file).unwrap()).into_owned()).collect()
+    }
+
+    /// The ledger in commit order: event and, in short, what moved and why.
+    pub(crate) async fn ledger(&self) -> Vec<String> {
+        let rows = self.rows("SELECT event, detail FROM audit_log ORDER BY at, product_id, id").await;
+        let line = |row: &Vec<String>| {
+            let detail: Value = serde_json::from_str(&row[1]).unwrap();
+            let text = |name: &str| detail[name].as_str().unwrap_or("none").to_owned();
+            format!("{} {}→{} {}", row[0], text("from"), text("to"), text("reason"))
+        };
+        rows.iter().map(line).filter(|line| !line.starts_with("register")).collect()
+    }
+
+    /// Asserts that nothing is left over or missing: engines that run are those whose rows say so, every
+    /// folder has its row, nothing is claimed.
+    pub(crate) async fn assert_in_order(&self) {
+        let ids = |rows: Vec<Vec<String>>| -> HashSet<EngineId> {
+            rows.iter().map(|row| row[0].parse().unwrap()).collect()
+        };
+        assert!(!self.claimed().await, "an engine is still being changed");
+        let running = self.rows("SELECT engine_id FROM engines WHERE status = 'running'").await;
+        assert_eq!(ids(running), self.backend.running());
+        assert_eq!(ids(self.rows("SELECT engine_id FROM engines").await), self.backend.folders());
+    }
+}
+
+/// A product that calls.
+#[derive(Clone)]
+pub(crate) struct Caller<'a> {
+    pub(crate) app: &'a TestApp,
+    pub(crate) key: String,
+}
+
+impl Caller<'_> {
+    pub(crate) async fn call(&self, method: &str, path: &str, body: &Value) -> (u16, Value) {
+        let body = if body.is_null() { String::new() } else { body.to_string() };
+        let (status, _, answer) = self.app.send(method, path, &[("X-Platform-Key", &self.key)], &body).await;
+        (status, answer)
+    }
+
+    pub(crate) async fn provision(&self, user: &str) -> (u16, Value) {
+        self.call("POST", "/engines/provision", &json!({"user_id": user})).await
+    }
+
+    pub(crate) async fn admit(&self, user: &str, ask: Value) -> (u16, Value) {
+        self.call("POST", &format!("/engines/{user}/admit"), &ask).await
+    }
+
+    pub(crate) async fn start(&self, user: &str) -> (u16, Value) {
+        self.call("POST", &format!("/engines/{user}/start"), &Value::Null).await
+    }
+
+    pub(crate) async fn stop(&self, user: &str) -> (u16, Value) {
+        self.call("POST", &format!("/engines/{user}/stop"), &Value::Null).await
+    }
+
+    pub(crate) async fn get(&self, user: &str) -> (u16, Value) {
+        self.call("GET", &format!("/engines/{user}"), &Value::Null).await
+    }
+
+    pub(crate) async fn delete(&self, user: &str) -> (u16, Value) {
+        self.call("DELETE", &format!("/engines/{user}"), &Value::Null).await
+    }
+}
+
+/// In short: the status, and the code or what else decides.
+pub(crate) fn short((status, answer): (u16, Value)) -> String {
+    let text = |value: &Value| value.as_str().map(str::to_owned);
+    let what = text(&answer["error"]["code"])
+        .or_else(|| text(&answer["reason"]))
+        .or_else(|| text(&answer["engine"]["status"]))
+        .or_else(|| text(&answer["status"]));
+    format!("{status} {}", what.unwrap_or_default())
+}
+
+fn config(folder: &tempfile::TempDir) -> Config {
+    Config {
+        database: DatabaseUrl::Sqlite(folder.path().join("registry.db")),
+        master_key: MasterKey::parse(&"A".repeat(43)).unwrap(),
+        admin_key: AdminKey::from_text(ADMIN_KEY.to_owned()),
+        engine_image: format!("svc-engine:{VERSION}").parse().unwrap(),
+        engine_env: vec![("LLM_API_KEY".to_owned(), SecretString::from("provider secret"))],
+        address: ([127, 0, 0, 1], 0).into(),
+        boot_timeout: Duration::from_mins(1),
+        ports: PortRange::new(9_001, 9_100).unwrap(),
+        data_root: folder.path().join("engines"),
+        catalog: folder.path().join("catalog"),
+        backend: BackendKind::Process,
+    }
+}

@@ -1,0 +1,285 @@
+//! A backend without processes. It does as it is told, unless a test has scripted a fault for the call; and it
+//! refuses, by a panic, what the rules must never ask of a backend.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use contract::engine::{EngineHealth, Subsystems};
+use contract::{EngineId, EngineImage};
+use futures::StreamExt as _;
+use futures::future::BoxFuture;
+use futures::stream::BoxStream;
+use service::clock::Clock;
+use tokio::sync::mpsc;
+
+use crate::backend::{Answer, BackendError, EngineBackend, Exit, Instance, Launch, Listed, Probe, Unwell};
+
+/// A call that can be made to fail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Call {
+    Ping,
+    CheckImage,
+    Launch,
+    Stop,
+    Kill,
+    Remove,
+    List,
+}
+
+/// What goes wrong with a call.
+#[derive(Clone, Debug)]
+pub(crate) enum Fault {
+    /// It is never answered, and nothing happens.
+    Hang,
+    /// It fails, and nothing happens.
+    Error(BackendError),
+    /// It is done, and answered so much later.
+    Late(Duration),
+    /// The launched engine ends at once.
+    Exit,
+}
+
+/// How the engines say they are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Health {
+    Well,
+    /// The provider is unwell, for this reason.
+    Provider(&'static str),
+    /// The brain is unwell, for this reason.
+    Database(&'static str),
+    /// No answer at all.
+    Silent,
+}
+
+/// A backend that fails as a test says.
+pub(crate) struct FaultBackend {
+    clock: Arc<dyn Clock>,
+    state: Mutex<State>,
+    exits: Mutex<mpsc::UnboundedSender<Exit>>,
+    listener: Mutex<Option<mpsc::UnboundedReceiver<Exit>>>,
+}
+
+struct State {
+    running: HashMap<EngineId, (Instance, Launch)>,
+    folders: HashSet<EngineId>,
+    faults: HashMap<Call, VecDeque<Fault>>,
+    calls: Vec<Call>,
+    launches: Vec<Launch>,
+    health: Health,
+    held_ports: HashSet<u16>,
+}
+
+impl FaultBackend {
+    pub(crate) fn new(clock: Arc<dyn Clock>) -> Arc<Self> {
+        let (exits, listener) = mpsc::unbounded_channel();
+        let state = State {
+            running: HashMap::new(),
+            folders: HashSet::new(),
+            faults: HashMap::new(),
+            calls: Vec::new(),
+            launches: Vec::new(),
+            health: Health::Well,
+            held_ports: HashSet::new(),
+        };
+        Arc::new(Self {
+            clock,
+            state: Mutex::new(state),
+            exits: Mutex::new(exits),
+            listener: Mutex::new(Some(listener)),
+        })
+    }
+
+    /// Makes the next `call` fail with `fault`; further scripts for it come after.
+    pub(crate) fn script(&self, call: Call, fault: Fault) {
+        self.state().faults.entry(call).or_default().push_back(fault);
+    }
+
+    /// Forgets all scripts: the backend is well again.
+    pub(crate) fn mend(&self) {
+        self.state().faults.clear();
+    }
+
+    pub(crate) fn set_health(&self, health: Health) {
+        self.state().health = health;
+    }
+
+    /// Something else on the host holds `port` from now on.
+    pub(crate) fn hold_port(&self, port: u16) {
+        self.state().held_ports.insert(port);
+    }
+
+    /// How often `call` was made.
+    pub(crate) fn count(&self, call: Call) -> usize {
+        self.state().calls.iter().filter(|made| **made == call).count()
+    }
+
+    pub(crate) fn launches(&self) -> Vec<Launch> {
+        self.state().launches.clone()
+    }
+
+    pub(crate) fn running(&self) -> HashSet<EngineId> {
+        self.state().running.keys().copied().collect()
+    }
+
+    pub(crate) fn folders(&self) -> HashSet<EngineId> {
+        self.state().folders.clone()
+    }
+
+    /// Ends an engine from outside.
+    pub(crate) fn crash(&self, engine_id: EngineId) {
+        self.end(engine_id, "signal: 9 (SIGKILL)");
+    }
+
+    /// Lets an engine run that nobody launched.
+    pub(crate) fn run_orphan(&self, engine_id: EngineId, launch: Launch) {
+        self.state().running.insert(engine_id, (Instance::new("orphan"), launch));
+    }
+
+    /// Another orchestrator takes over: it hears of exits from now on.
+    pub(crate) fn reconnect(&self) {
+        let (exits, listener) = mpsc::unbounded_channel();
+        *self.exits.lock().unwrap() = exits;
+        *self.listener.lock().unwrap() = Some(listener);
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap()
+    }
+
+    fn end(&self, engine_id: EngineId, how: &str) {
+        let ended = self.state().running.remove(&engine_id);
+        if let Some((instance, _)) = ended {
+            let exit = Exit { engine_id, instance, how: Some(how.to_owned()) };
+            let _ = self.exits.lock().unwrap().send(exit);
+        }
+    }
+
+    /// Answers `call` with what `act` does, unless a fault is scripted.
+    fn answer<'a, T: Send + 'a>(
+        &'a self,
+        call: Call,
+        act: impl FnOnce(&Self) -> T + Send + 'a,
+    ) -> Answer<'a, T> {
+        Box::pin(async move {
+            let fault = {
+                let mut state = self.state();
+                state.calls.push(call);
+                state.faults.get_mut(&call).and_then(VecDeque::pop_front)
+            };
+            match fault {
+                None => Ok(act(self)),
+                Some(Fault::Hang) => std::future::pending().await,
+                Some(Fault::Error(error)) => Err(error),
+                Some(Fault::Late(by)) => {
+                    let done = act(self);
+                    self.clock.sleep(by).await;
+                    Ok(done)
+                }
+                Some(Fault::Exit) => {
+                    let before = self.running();
+                    let done = act(self);
+                    for launched in self.running().difference(&before) {
+                        self.end(*launched, "exit status: 1");
+                    }
+                    Ok(done)
+                }
+            }
+        })
+    }
+}
+
+impl EngineBackend for FaultBackend {
+    fn ping(&self) -> Answer<'_, ()> {
+        self.answer(Call::Ping, |_| ())
+    }
+
+    fn check_image<'a>(&'a self, image: &'a EngineImage) -> Answer<'a, ()> {
+        Box::pin(async move {
+            self.answer(Call::CheckImage, |_| ()).await?;
+            if image.major() == 0 { Ok(()) } else { Err(BackendError::NoImage(image.clone())) }
+        })
+    }
+
+    fn port_is_free(&self, port: u16) -> bool {
+        let state = self.state();
+        !state.held_ports.contains(&port) && state.running.values().all(|(_, launch)| launch.port != port)
+    }
+
+    fn launch(&self, launch: Launch) -> Answer<'_, Instance> {
+        self.answer(Call::Launch, move |backend| {
+            let engine_id = launch.engine_id;
+            backend.end(engine_id, "replaced");
+            assert!(backend.port_is_free(launch.port), "two engines on port {}", launch.port);
+            let mut state = backend.state();
+            let instance = Instance::new(format!("instance {}", state.launches.len()));
+            state.folders.insert(engine_id);
+            state.launches.push(launch.clone());
+            state.running.insert(engine_id, (instance.clone(), launch));
+            instance
+        })
+    }
+
+    fn stop(&self, engine_id: EngineId, grace: Duration) -> Answer<'_, ()> {
+        assert_eq!(grace, Duration::from_secs(30), "the contract's grace");
+        self.answer(Call::Stop, move |backend| backend.end(engine_id, "exit status: 0"))
+    }
+
+    fn kill(&self, engine_id: EngineId) -> Answer<'_, ()> {
+        self.answer(Call::Kill, move |backend| backend.end(engine_id, "killed"))
+    }
+
+    fn remove(&self, engine_id: EngineId) -> Answer<'_, ()> {
+        self.answer(Call::Remove, move |backend| {
+            backend.end(engine_id, "killed");
+            backend.state().folders.remove(&engine_id);
+        })
+    }
+
+    fn list(&self) -> Answer<'_, Vec<Listed>> {
+        self.answer(Call::List, |backend| {
+            let state = backend.state();
+            let listed = state.running.iter().map(|(engine_id, (instance, _))| Listed {
+                engine_id: *engine_id,
+                instance: instance.clone(),
+            });
+            listed.collect()
+        })
+    }
+
+    fn exits(&self) -> BoxStream<'static, Exit> {
+        let mut listener = self.listener.lock().unwrap().take().expect("one listener");
+        futures::stream::poll_fn(move |context| listener.poll_recv(context)).boxed()
+    }
+
+    fn log_tail(&self, _: EngineId, lines: usize) -> Answer<'_, Vec<String>> {
+        let log = ["engine began", "the last words"];
+        Box::pin(std::future::ready(Ok(log.iter().take(lines).map(ToString::to_string).collect())))
+    }
+}
+
+impl Probe for FaultBackend {
+    fn ask(&self, port: u16) -> BoxFuture<'_, Result<EngineHealth, Unwell>> {
+        let state = self.state();
+        let runs = state.running.values().any(|(_, launch)| launch.port == port);
+        let subsystems = |database: &str, provider: &str| Subsystems {
+            database: database.to_owned(),
+            llm_provider: provider.to_owned(),
+            asset_directory: "ok".to_owned(),
+        };
+        let health = |status: &str, subsystems| EngineHealth {
+            status: status.to_owned(),
+            uptime_seconds: 0.5,
+            subsystems,
+        };
+        let answer = match &state.health {
+            Health::Well if runs => Ok(health("ok", subsystems("ok", "ok"))),
+            Health::Provider(reason) if runs => Ok(health("degraded", subsystems("ok", reason))),
+            Health::Database(reason) if runs => Ok(health("degraded", subsystems(reason, "ok"))),
+            Health::Silent | Health::Well | Health::Provider(_) | Health::Database(_) => {
+                Err(Unwell::Silent { port, reason: "connection refused".to_owned() })
+            }
+        };
+        Box::pin(std::future::ready(answer))
+    }
+}

@@ -1,0 +1,151 @@
+//! A client of both services, as the commands for people use it.
+
+use std::pin::Pin;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use contract::engine::{ENGINE_KEY_HEADER, Execute, Replay};
+use contract::event::SentEvent;
+use contract::orchestrator::{Admission, Admit, EngineRecord, PLATFORM_KEY_HEADER};
+use contract::{ErrorBody, ErrorCode, PlatformKey, TaskId, UserId};
+use futures::{Stream, StreamExt as _};
+use reqwest::header::HeaderValue;
+use reqwest::{RequestBuilder, Response, Url};
+use sse_stream::SseStream;
+
+/// How long an answer may take to begin: a boot takes a minute at most, with some time to spare.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(110);
+
+/// Why a request was not answered as hoped.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ClientError {
+    /// The service said no.
+    #[error("{message} ({code:?})")]
+    Refused {
+        /// Its code.
+        code: ErrorCode,
+        /// Its words.
+        message: String,
+    },
+    /// The service did not answer, or in no form that we know.
+    #[error(transparent)]
+    Failed(#[from] anyhow::Error),
+}
+
+/// A product's access to its orchestrator.
+pub(crate) struct Orchestrator {
+    http: reqwest::Client,
+    base: Url,
+    key: PlatformKey,
+}
+
+impl Orchestrator {
+    /// The orchestrator at `base`, for the product that `key` belongs to.
+    pub(crate) fn new(base: Url, key: PlatformKey) -> anyhow::Result<Self> {
+        let http = reqwest::Client::builder().connect_timeout(Duration::from_secs(5)).build()?;
+        Ok(Self { http, base, key })
+    }
+
+    /// Admits `user`, with an engine made or woken where needed.
+    pub(crate) async fn admit(&self, user: &UserId) -> Result<Engine, ClientError> {
+        let mut url = self.base.clone();
+        url.path_segments_mut()
+            .map_err(|()| anyhow::anyhow!("{} cannot be the address of an orchestrator", self.base))?
+            .pop_if_empty()
+            .extend(["engines", user.as_str(), "admit"]);
+        let body = Admit { auto_provision: true, auto_wake: true };
+        let request = self.http.post(url).header(PLATFORM_KEY_HEADER, secret(self.key.expose())?);
+        let response = send(request.json(&body)).await?;
+        let admission: Admission = response.json().await.context("the admission has no known form")?;
+        match admission {
+            Admission { engine: Some(EngineRecord { summary, api_key }), .. } => {
+                let url = summary.url.context("the engine has no address")?;
+                Ok(Engine { http: self.http.clone(), base: url, key: secret(api_key.expose())? })
+            }
+            Admission { reason, .. } => {
+                Err(anyhow::anyhow!("not admitted: {}", serde_json::to_string(&reason).unwrap_or_default())
+                    .into())
+            }
+        }
+    }
+}
+
+/// A user's engine.
+pub(crate) struct Engine {
+    http: reqwest::Client,
+    base: String,
+    key: HeaderValue,
+}
+
+/// The events of a turn as they come.
+pub(crate) type Events = Pin<Box<dyn Stream<Item = anyhow::Result<SentEvent>> + Send>>;
+
+impl Engine {
+    /// Sends a message.
+    pub(crate) async fn execute(&self, task_id: &TaskId, message: &str) -> Result<Events, ClientError> {
+        let body = Execute {
+            message: message.to_owned(),
+            task_id: task_id.clone(),
+            media: Vec::new(),
+            direct: false,
+            edit_message_id: None,
+            retry_message_id: None,
+            max_turns: None,
+            super_thinking: false,
+        };
+        let request = self.http.post(format!("{}/execute", self.base)).json(&body);
+        Ok(events(send(self.with_key(request)).await?))
+    }
+
+    /// The events of a task after `after`.
+    pub(crate) async fn replay(&self, task_id: &TaskId, after: i64) -> Result<Events, ClientError> {
+        let query = Replay { after: after.try_into().ok(), task_id: Some(task_id.clone()) };
+        let query = serde_json::to_value(query).context("the query cannot be written")?;
+        let mut url = Url::parse(&format!("{}/execute/replay", self.base)).context("the engine's address")?;
+        for (name, value) in query.as_object().into_iter().flatten() {
+            let value = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+            url.query_pairs_mut().append_pair(name, &value);
+        }
+        Ok(events(send(self.with_key(self.http.get(url))).await?))
+    }
+
+    fn with_key(&self, request: RequestBuilder) -> RequestBuilder {
+        request.header(ENGINE_KEY_HEADER, self.key.clone())
+    }
+}
+
+fn secret(key: &str) -> anyhow::Result<HeaderValue> {
+    let mut value = HeaderValue::from_str(key).context("the key has characters that no key can have")?;
+    value.set_sensitive(true);
+    Ok(value)
+}
+
+/// Sends a request and takes a success; a refusal becomes an error in its own words.
+async fn send(request: RequestBuilder) -> Result<Response, ClientError> {
+    let response = tokio::time::timeout(ANSWER_TIMEOUT, request.send())
+        .await
+        .context("no answer came in time")?
+        .context("no answer came: is `roundhouse up` running?")?;
+    if response.status().is_success() {
+        return Ok(response);
+    }
+    let status = response.status();
+    let body: ErrorBody = response
+        .json()
+        .await
+        .with_context(|| format!("the answer {status} is not from a Roundhouse service"))?;
+    Err(ClientError::Refused { code: body.error.code, message: body.error.message })
+}
+
+fn events(response: Response) -> Events {
+    let events = SseStream::from_bytes_stream(response.bytes_stream()).filter_map(|event| async {
+        let event = match event {
+            Ok(event) => event,
+            Err(error) => return Some(Err(anyhow::Error::new(error).context("the stream broke off"))),
+        };
+        let (kind, data) = (event.event?, event.data?);
+        // A later engine may send types that this client does not know; they are not for it.
+        SentEvent::from_sse(&kind, &data).ok().map(Ok)
+    });
+    Box::pin(events)
+}

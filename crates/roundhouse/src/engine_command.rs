@@ -1,0 +1,58 @@
+//! `roundhouse engine`: one user's engine.
+
+use anyhow::Context as _;
+use engine::Engine;
+use engine::config::Config;
+use service::env::ProcessEnv;
+use service::signals::Endings;
+use tokio_util::sync::CancellationToken;
+
+use crate::error::Failure;
+
+/// Labels by which an orchestrator knows its engines among all processes. The engine itself ignores them.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// The deployment that the engine belongs to.
+    #[arg(long, hide = true)]
+    deployment: Option<String>,
+    /// The engine's id.
+    #[arg(long, hide = true)]
+    engine_id: Option<String>,
+}
+
+pub(crate) fn run(args: &Args) -> Result<(), Failure> {
+    let config = Config::from_env(&ProcessEnv).map_err(Failure::usage)?;
+    service::logging::init(config.log.clone());
+    service::limits::raise_file_limit();
+    // Two workers stream while one computes; more would only cost an idle engine memory.
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .context("the runtime could not be started")?;
+    runtime.block_on(async {
+        let mut endings = Endings::listen().context("signals cannot be listened for")?;
+        let engine = Engine::start(config).await?;
+        let address = engine.address().context("the engine's address is unknown")?;
+        tracing::info!(
+            %address,
+            engine.id = args.engine_id.as_deref().unwrap_or("-"),
+            deployment = args.deployment.as_deref().unwrap_or("-"),
+            version = env!("CARGO_PKG_VERSION"),
+            "The engine is ready."
+        );
+        let shutdown = CancellationToken::new();
+        let serving = engine.serve(shutdown.clone());
+        tokio::pin!(serving);
+        tokio::select! {
+            () = &mut serving => {}
+            signal = endings.asked() => {
+                tracing::info!(?signal, "The engine is stopping.");
+                shutdown.cancel();
+                serving.await;
+            }
+        }
+        tracing::info!("The engine has stopped.");
+        Ok(())
+    })
+}

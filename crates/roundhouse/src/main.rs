@@ -1,0 +1,49 @@
+//! `roundhouse`: the one binary. Each command is the entry point of a library.
+
+mod chat;
+mod client;
+mod engine_command;
+mod error;
+mod orchestrator_command;
+mod up;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// An idle engine has little memory to give away: see the allocator's choice in `docs/decisions`.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+/// One private, durable AI agent per user of your product.
+#[derive(Parser)]
+#[command(version, arg_required_else_help = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Run a whole fleet on this machine: orchestrator, a `demo` product, and an engine per user.
+    Up(up::Args),
+    /// Talk to a user's engine in the terminal.
+    Chat(chat::Args),
+    /// Run the orchestrator, configured by `ORCH_…` variables.
+    Orchestrator,
+    /// Run one engine, configured by its container contract's variables.
+    Engine(engine_command::Args),
+}
+
+fn main() -> ExitCode {
+    let result = match Cli::parse().command {
+        Command::Up(args) => up::run(&args),
+        Command::Chat(args) => chat::run(args),
+        Command::Orchestrator => orchestrator_command::run(),
+        Command::Engine(args) => engine_command::run(&args),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => failure.report(),
+    }
+}

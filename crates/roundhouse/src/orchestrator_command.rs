@@ -1,0 +1,41 @@
+//! `roundhouse orchestrator`: the orchestrator of a deployment, configured by variables.
+
+use std::sync::Arc;
+
+use anyhow::Context as _;
+use orchestrator::{Config, Orchestrator};
+use service::clock::SystemClock;
+use service::env::ProcessEnv;
+use service::signals::Endings;
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+
+use crate::error::Failure;
+
+pub(crate) fn run() -> Result<(), Failure> {
+    let config = Config::from_env(&ProcessEnv).map_err(Failure::usage)?;
+    service::logging::init(tracing_subscriber::filter::Targets::new().with_default(tracing::Level::INFO));
+    service::limits::raise_file_limit();
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let mut endings = Endings::listen().context("signals cannot be listened for")?;
+        let address = config.address;
+        let listener = TcpListener::bind(address).await.map_err(|error| {
+            Failure::usage(format!("{address} (ORCH_HOST, ORCH_PORT) cannot be listened on: {error}"))
+        })?;
+        let orchestrator = Orchestrator::open(config, Arc::new(SystemClock::new())).await?;
+        tracing::info!(%address, "The orchestrator listens.");
+        let shutdown = CancellationToken::new();
+        let serving = orchestrator.serve(listener, shutdown.clone());
+        tokio::pin!(serving);
+        tokio::select! {
+            () = &mut serving => {}
+            signal = endings.asked() => {
+                tracing::info!(?signal, "The orchestrator is stopping; its engines keep running.");
+                shutdown.cancel();
+                serving.await;
+            }
+        }
+        Ok(())
+    })
+}

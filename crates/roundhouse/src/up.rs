@@ -1,0 +1,234 @@
+//! `roundhouse up`: a whole fleet on this machine, for a person at a laptop.
+
+mod environment;
+pub(crate) mod folder;
+mod guide;
+mod port;
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::Context as _;
+use contract::orchestrator::Policy;
+use contract::{AdminKey, DisplayName, PlatformKey, Slug};
+use include_dir::{Dir, include_dir};
+use orchestrator::config::{BackendKind, DatabaseUrl, PortRange, VERSION};
+use orchestrator::{Config, MasterKey, Orchestrator};
+use service::clock::SystemClock;
+use service::env::{Env, ProcessEnv, Reader};
+use service::signals::Endings;
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+
+use self::folder::{ADDRESS, CATALOG, ENGINES, Folder, PLATFORM_KEY, REGISTRY, Taken};
+use self::guide::Guide;
+use crate::error::Failure;
+
+/// The catalog that ships.
+static DEFAULT_CATALOG: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/../../catalog");
+
+/// The product that `up` keeps.
+const PRODUCT: &str = "demo";
+/// The reason that the ledger gives for engines put to sleep by the end of `up`.
+const UP_ENDED: &str = "up_ended";
+
+/// Arguments of `roundhouse up`.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Where keys, registry, engines and catalog live; `$XDG_DATA_HOME/roundhouse` by default.
+    #[arg(long)]
+    dir: Option<PathBuf>,
+}
+
+pub(crate) fn run(args: &Args) -> Result<(), Failure> {
+    let env = ProcessEnv;
+    let settings = Settings::read(&env)?;
+    service::logging::init(settings.log.clone());
+    service::limits::raise_file_limit();
+    let folder = Folder::at(args.dir.as_deref()).map_err(Failure::usage)?;
+    let taken = folder.take().map_err(Failure::usage)?;
+    let engine_env = environment::for_engines(&env);
+    // A provider that cannot work is found out now, not by the first user.
+    let model = engine::models::config::model(&engine_env).map_err(Failure::usage)?;
+    let keys = Keys::of(&taken)?;
+    unpack_catalog(&taken.join(CATALOG)).map_err(Failure::usage)?;
+
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let mut endings = Endings::listen().context("signals cannot be listened for")?;
+        let listener = listen(settings.port).await?;
+        let address = listener.local_addr().context("the address is unknown")?;
+        let platform_key = keys.platform.clone();
+        let config = config(&taken, &settings, keys, engine_env, address)?;
+        let orchestrator =
+            Orchestrator::open(config, Arc::new(SystemClock::new())).await.map_err(Failure::usage)?;
+        let slug = Slug::new(PRODUCT).context("the product's slug")?;
+        let name = DisplayName::new("Demo").context("the product's name")?;
+        orchestrator.fleet().register_with_key(slug, name, Policy::default(), &platform_key).await?;
+        taken.write_secret(ADDRESS, &format!("http://{address}")).map_err(Failure::usage)?;
+        let guide =
+            Guide { address, folder: folder.path(), default: args.dir.is_none(), model: model.name() };
+        attend(orchestrator, listener, &guide, &mut endings).await
+    })
+}
+
+/// Serves until the person ends it, and puts the engines to sleep.
+async fn attend(
+    orchestrator: Orchestrator,
+    listener: TcpListener,
+    guide: &Guide<'_>,
+    endings: &mut Endings,
+) -> Result<(), Failure> {
+    let shutdown = CancellationToken::new();
+    let slept = {
+        let whole = async {
+            orchestrator.serve(listener, shutdown.clone()).await;
+            let slept = orchestrator.fleet().sleep_all(UP_ENDED).await;
+            slept.context("not all engines could be put to sleep")
+        };
+        tokio::pin!(whole);
+        let asked = async {
+            say(&guide.to_string())?;
+            endings.asked().await;
+            say("Putting the engines to sleep …")
+        };
+        tokio::select! {
+            ended = &mut whole => return Ok(ended.map(drop)?),
+            told = asked => told?,
+        }
+        shutdown.cancel();
+        tokio::select! {
+            slept = whole => Some(slept?),
+            // Someone in a hurry.
+            _ = endings.asked() => None,
+        }
+    };
+    let Some(slept) = slept else {
+        say("Left as they are; the next `roundhouse up` adopts what still runs.")?;
+        return Ok(());
+    };
+    orchestrator.close().await;
+    say(&format!(
+        "{slept} engine(s) sleep. The next `roundhouse up` and an admit with auto_wake wake them."
+    ))?;
+    Ok(())
+}
+
+/// What a person may set for `up` itself.
+struct Settings {
+    port: u16,
+    ports: PortRange,
+    log: tracing_subscriber::filter::Targets,
+}
+
+impl Settings {
+    fn read(env: &dyn Env) -> Result<Self, Failure> {
+        let mut reader = Reader::new(env);
+        let port =
+            reader.or("ORCH_PORT", "a port from 0 (any free one) to 65535", 8_000, |text| text.parse().ok());
+        let engine_port = |text: &str| text.parse().ok().filter(|port: &u16| *port > 0);
+        let min = reader.or("ORCH_PORT_MIN", "a port from 1 to 65535", 9_001, engine_port);
+        let max = reader.or("ORCH_PORT_MAX", "a port from 1 to 65535", 9_999, engine_port);
+        let ports = PortRange::new(min, max);
+        if ports.is_none() {
+            reader.fault("ORCH_PORT_MAX", Some(max.to_string()), "at least ORCH_PORT_MIN");
+        }
+        // A person at a terminal wants the guide, not the log; what goes wrong they want to see.
+        let quiet = "warn".parse().unwrap_or_default();
+        let log = reader.or(
+            "ROUNDHOUSE_LOG",
+            "a level such as info, or a list such as info,sqlx=warn",
+            quiet,
+            |text| service::logging::parse_filter(text).ok(),
+        );
+        reader.finish(ports.map(|ports| Self { port, ports, log })).map_err(Failure::usage)
+    }
+}
+
+/// The folder's keys.
+struct Keys {
+    master: MasterKey,
+    admin: AdminKey,
+    platform: PlatformKey,
+}
+
+impl Keys {
+    fn of(taken: &Taken<'_>) -> Result<Self, Failure> {
+        let random = || PlatformKey::generate().map(|key| key.expose().to_owned());
+        let make_master = || MasterKey::generate().map(|key| key.expose().as_str().to_owned());
+        let is_platform_key = |text: &str| text.starts_with("pk-svc-");
+        let master = taken
+            .key("master.key", make_master, |text| MasterKey::parse(text).is_some())
+            .map_err(Failure::usage)?;
+        let admin = taken.key("admin.key", random, |text| !text.is_empty()).map_err(Failure::usage)?;
+        let platform = taken.key(PLATFORM_KEY, random, is_platform_key).map_err(Failure::usage)?;
+        let master = MasterKey::parse(&master).context("the master key has just been checked")?;
+        Ok(Self { master, admin: AdminKey::from_text(admin), platform: PlatformKey::from_text(platform) })
+    }
+}
+
+fn config(
+    taken: &Taken<'_>,
+    settings: &Settings,
+    keys: Keys,
+    engine_env: BTreeMap<String, String>,
+    address: SocketAddr,
+) -> Result<Config, Failure> {
+    Ok(Config {
+        database: DatabaseUrl::Sqlite(taken.join(REGISTRY)),
+        master_key: keys.master,
+        admin_key: keys.admin,
+        engine_image: format!("svc-engine:{VERSION}").parse().context("this binary's version")?,
+        engine_env: engine_env.into_iter().map(|(name, value)| (name, value.into())).collect(),
+        address,
+        boot_timeout: std::time::Duration::from_mins(1),
+        ports: settings.ports,
+        data_root: taken.join(ENGINES),
+        catalog: taken.join(CATALOG),
+        backend: BackendKind::Process,
+    })
+}
+
+async fn listen(port: u16) -> Result<TcpListener, Failure> {
+    let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+    TcpListener::bind(address).await.map_err(|error| match (error.kind(), port::holder(port)) {
+        (io::ErrorKind::AddrInUse, Some(holder)) => Failure::usage(format!(
+            "port {port} is taken by {holder}: end that, or set ORCH_PORT to another port (0 for any free one)"
+        )),
+        (io::ErrorKind::AddrInUse, None) => Failure::usage(format!(
+            "port {port} is taken by a process that this user cannot see: set ORCH_PORT to another port (0 for \
+             any free one)"
+        )),
+        _ => Failure::usage(format!("port {port} cannot be listened on ({error}): set ORCH_PORT to another port")),
+    })
+}
+
+/// Puts the catalog that ships into `to`, file by file. What a person edited is never overwritten, and what
+/// they removed after the first start stays away.
+fn unpack_catalog(to: &Path) -> Result<(), String> {
+    if to.exists() {
+        return Ok(());
+    }
+    // Unpacked beside it and moved into place whole: a start that was cut off leaves no half of one.
+    let draft = to.with_extension("new");
+    let unpack = || {
+        if draft.exists() {
+            std::fs::remove_dir_all(&draft)?;
+        }
+        std::fs::create_dir_all(&draft)?;
+        DEFAULT_CATALOG.extract(&draft)?;
+        std::fs::rename(&draft, to)
+    };
+    unpack().map_err(|error| format!("the catalog cannot be unpacked to {}: {error}", to.display()))
+}
+
+/// Writes for the person; a terminal that is gone has nobody to read it.
+fn say(text: &str) -> io::Result<()> {
+    match io::Write::write_all(&mut io::stdout().lock(), format!("{text}\n").as_bytes()) {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        result => result,
+    }
+}

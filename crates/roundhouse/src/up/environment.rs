@@ -1,0 +1,69 @@
+//! What `roundhouse up` hands on to its engines from its own environment.
+
+use std::collections::BTreeMap;
+
+use service::env::Env;
+
+/// Keys of model providers.
+const PROVIDER_KEYS: [&str; 5] =
+    ["ANTHROPIC_API_KEY", "GEMINI_API_KEY", "OLLAMA_API_KEY", "OPENAI_API_KEY", "OPENAI_COMPATIBLE_API_KEY"];
+
+/// Settings of the engine that do not begin with `LLM_`.
+const ENGINE_SETTINGS: [&str; 1] = ["ENGINE_LOG_LEVEL"];
+
+/// The variables for engines: every `LLM_…`, each provider's key and each engine setting that is set; the
+/// offline provider where no provider is named at all.
+pub(super) fn for_engines(env: &dyn Env) -> BTreeMap<String, String> {
+    let wanted = |name: &str| {
+        name.starts_with("LLM_") || PROVIDER_KEYS.contains(&name) || ENGINE_SETTINGS.contains(&name)
+    };
+    let set = |name: String| {
+        let value = env.get(&name).filter(|value| !value.is_empty())?;
+        Some((name, value))
+    };
+    let mut passed: BTreeMap<_, _> =
+        env.names().into_iter().filter(|name| wanted(name)).filter_map(set).collect();
+    let names_provider = |name: &String| {
+        name == "LLM_PROVIDER" || name == "LLM_API_KEY" || PROVIDER_KEYS.contains(&name.as_str())
+    };
+    if !passed.keys().any(names_provider) {
+        passed.insert("LLM_PROVIDER".into(), "scripted".into());
+    }
+    // An engine's working directory is its own folder.
+    if let Some(script) = passed.get_mut("LLM_SCRIPT_PATH")
+        && let Ok(absolute) = std::path::absolute(&*script)
+    {
+        *script = absolute.to_string_lossy().into_owned();
+    }
+    passed
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn passed(pairs: &[(&str, &str)]) -> Vec<(String, String)> {
+        let env: BTreeMap<String, String> =
+            pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+        for_engines(&env).into_iter().collect()
+    }
+
+    fn owned(pairs: &[(&str, &str)]) -> Vec<(String, String)> {
+        pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
+    }
+
+    #[test]
+    fn only_what_engines_need_is_passed() {
+        let set =
+            [("ENGINE_LOG_LEVEL", "debug"), ("HOME", "/h"), ("OPENAI_API_KEY", "k"), ("GITHUB_API_KEY", "k")];
+        assert_eq!(passed(&set), owned(&[("ENGINE_LOG_LEVEL", "debug"), ("OPENAI_API_KEY", "k")]));
+    }
+
+    #[test]
+    fn without_a_provider_the_offline_one_answers() {
+        assert_eq!(passed(&[]), owned(&[("LLM_PROVIDER", "scripted")]));
+        assert_eq!(passed(&[("OPENAI_API_KEY", "")]), owned(&[("LLM_PROVIDER", "scripted")]));
+        let script = [("LLM_SCRIPT_PATH", "/s.yaml")];
+        assert_eq!(passed(&script), owned(&[("LLM_PROVIDER", "scripted"), ("LLM_SCRIPT_PATH", "/s.yaml")]));
+    }
+}

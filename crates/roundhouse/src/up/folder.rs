@@ -1,0 +1,220 @@
+//! The folder of a `roundhouse up`: its keys, its registry, its engines, its catalog.
+
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::io::{self, Read as _, Seek as _, Write as _};
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+
+/// The file with the `demo` product's key.
+pub(crate) const PLATFORM_KEY: &str = "platform.key";
+/// The file with the orchestrator's address.
+pub(crate) const ADDRESS: &str = "address";
+/// The registry's file.
+pub(super) const REGISTRY: &str = "registry.sqlite";
+/// The engines' folder.
+pub(super) const ENGINES: &str = "engines";
+/// The catalog's folder.
+pub(super) const CATALOG: &str = "catalog";
+const LOCK: &str = "lock";
+
+/// What is wrong with a folder, for the person whose folder it is.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum FolderError {
+    /// There is no default to fall back on.
+    #[error("neither HOME nor XDG_DATA_HOME is set: name a folder with --dir")]
+    NoHome,
+    /// The folder or a file in it cannot be used.
+    #[error(
+        "{path} cannot be used ({reason}): it must be a folder that you can write to; --dir names another"
+    )]
+    Unusable {
+        /// The folder or file.
+        path: PathBuf,
+        /// Why.
+        reason: io::Error,
+    },
+    /// Another `up` uses it.
+    #[error(
+        "another `roundhouse up` (process {holder}) uses {path}: end that one first, or name another folder with --dir"
+    )]
+    InUse {
+        /// The folder.
+        path: PathBuf,
+        /// The process.
+        holder: String,
+    },
+    /// A key is gone or damaged, and what it protects is there.
+    #[error(
+        "{path} {what}, and the registry beside it cannot be read without it: restore it from a copy, or move \
+         the folder away to begin anew (its engines are then lost)"
+    )]
+    BrokenKey {
+        /// The key's file.
+        path: PathBuf,
+        /// What is wrong with it.
+        what: &'static str,
+    },
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Folder {
+    path: PathBuf,
+}
+
+impl Folder {
+    /// The folder `dir`, or the default one. Nothing is touched yet.
+    pub(crate) fn at(dir: Option<&Path>) -> Result<Self, FolderError> {
+        if let Some(dir) = dir {
+            let path = std::path::absolute(dir)
+                .map_err(|reason| FolderError::Unusable { path: dir.to_owned(), reason })?;
+            return Ok(Self { path });
+        }
+        let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+        let data = set("XDG_DATA_HOME").or_else(|| set("HOME").map(|home| home.join(".local/share")));
+        Ok(Self { path: data.ok_or(FolderError::NoHome)?.join("roundhouse") })
+    }
+
+    /// Where it is.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Makes the folder where it is missing, and takes it for this process.
+    pub(super) fn take(&self) -> Result<Taken<'_>, FolderError> {
+        let unusable = |reason| FolderError::Unusable { path: self.path.clone(), reason };
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(&self.path).map_err(unusable)?;
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create(true).truncate(false).mode(0o600);
+        let mut lock = options.open(self.path.join(LOCK)).map_err(unusable)?;
+        match lock.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => {
+                let mut holder = String::new();
+                // It may not have written its number yet.
+                let _ = lock.read_to_string(&mut holder);
+                return Err(FolderError::InUse { path: self.path.clone(), holder });
+            }
+            Err(TryLockError::Error(reason)) => return Err(unusable(reason)),
+        }
+        let write = lock.set_len(0).and_then(|()| lock.rewind());
+        write.and_then(|()| write!(lock, "{}", std::process::id())).map_err(unusable)?;
+        Ok(Taken { folder: self, _lock: lock })
+    }
+}
+
+/// A folder that this process holds.
+pub(super) struct Taken<'a> {
+    folder: &'a Folder,
+    _lock: File,
+}
+
+impl Taken<'_> {
+    /// A path in it.
+    pub(super) fn join(&self, name: &str) -> PathBuf {
+        self.folder.path.join(name)
+    }
+
+    /// The key in the file `name`, made by `make` at the first start. Once there is a registry, its keys must
+    /// be there too: made anew they would open nothing.
+    pub(super) fn key<E>(
+        &self,
+        name: &str,
+        make: impl FnOnce() -> Result<String, E>,
+        valid: impl FnOnce(&str) -> bool,
+    ) -> Result<String, KeyError<E>> {
+        let path = self.join(name);
+        match fs::read_to_string(&path) {
+            Ok(text) if valid(text.trim()) => Ok(text.trim().to_owned()),
+            Ok(_) => Err(FolderError::BrokenKey { path, what: "does not hold a key" }.into()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                if self.join(REGISTRY).exists() {
+                    return Err(FolderError::BrokenKey { path, what: "is missing" }.into());
+                }
+                let key = make().map_err(KeyError::Make)?;
+                self.write_secret(name, &key)?;
+                Ok(key)
+            }
+            Err(reason) => Err(FolderError::Unusable { path, reason }.into()),
+        }
+    }
+
+    /// Writes `name` whole or not at all, for its owner's eyes only.
+    pub(super) fn write_secret(&self, name: &str, text: &str) -> Result<(), FolderError> {
+        let path = self.join(name);
+        let draft = self.join(&format!("{name}.new"));
+        let write = || {
+            let mut options = OpenOptions::new();
+            let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(&draft)?;
+            writeln!(file, "{text}")?;
+            file.sync_all()?;
+            fs::rename(&draft, &path)?;
+            File::open(&self.folder.path)?.sync_all()
+        };
+        write().map_err(|reason| FolderError::Unusable { path: path.clone(), reason })
+    }
+}
+
+/// Why there is no key.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum KeyError<E> {
+    /// The folder is at fault.
+    #[error(transparent)]
+    Folder(#[from] FolderError),
+    /// None could be made.
+    #[error("no key could be made")]
+    Make(#[source] E),
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+
+    const MAKE: fn() -> io::Result<String> = || Ok("a-key".into());
+
+    #[test]
+    fn keys_are_made_once_and_for_their_owner_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = Folder::at(Some(&dir.path().join("up"))).unwrap();
+        let taken = folder.take().unwrap();
+        assert_eq!(taken.key("a.key", MAKE, |_| true).unwrap(), "a-key");
+        assert_eq!(taken.key("a.key", || Err("made twice"), |_| true).unwrap(), "a-key");
+        let mode = |name: &str| fs::metadata(taken.join(name)).unwrap().permissions().mode() & 0o777;
+        assert_eq!(mode("a.key"), 0o600);
+        assert_eq!(fs::metadata(folder.path()).unwrap().permissions().mode() & 0o777, 0o700);
+    }
+
+    #[test]
+    fn a_registry_without_its_key_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = Folder::at(Some(dir.path())).unwrap();
+        let taken = folder.take().unwrap();
+        fs::write(taken.join(REGISTRY), "").unwrap();
+        let missing = taken.key("a.key", MAKE, |_| true).unwrap_err().to_string();
+        assert!(missing.contains("a.key is missing"), "{missing}");
+        fs::write(taken.join("a.key"), "damaged").unwrap();
+        let damaged = taken.key("a.key", MAKE, |_| false).unwrap_err().to_string();
+        assert!(damaged.contains("does not hold a key"), "{damaged}");
+    }
+
+    #[test]
+    fn a_folder_is_taken_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = Folder::at(Some(dir.path())).unwrap();
+        let taken = folder.take().unwrap();
+        let second = folder.take().err().unwrap().to_string();
+        assert!(second.contains(&format!("process {}", std::process::id())), "{second}");
+        drop(taken);
+        assert!(folder.take().is_ok());
+    }
+
+    #[test]
+    fn what_cannot_be_a_folder_is_named() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let folder = Folder::at(Some(&file.path().join("up"))).unwrap();
+        let refused = folder.take().err().unwrap().to_string();
+        assert!(refused.contains(file.path().to_str().unwrap()) && refused.contains("--dir"), "{refused}");
+    }
+}

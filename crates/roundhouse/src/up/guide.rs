@@ -1,0 +1,66 @@
+//! What a person needs next, once `roundhouse up` is up.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::path::Path;
+
+use super::folder::PLATFORM_KEY;
+
+/// See the module. Each command is one line that works by itself in any shell.
+pub(super) struct Guide<'a> {
+    /// The orchestrator's address.
+    pub(super) address: SocketAddr,
+    /// The folder of this `up`.
+    pub(super) folder: &'a Path,
+    /// Whether that is the default folder, which commands need not name.
+    pub(super) default: bool,
+    /// The model that answers.
+    pub(super) model: &'a str,
+}
+
+impl fmt::Display for Guide<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { address, folder, default, model } = self;
+        let key = quoted(&folder.join(PLATFORM_KEY));
+        let admit = format!(
+            "curl -sS -X POST http://{address}/engines/ada/admit -H \"X-Platform-Key: $(cat {key})\" \
+             -d '{{\"auto_provision\": true, \"auto_wake\": true}}'"
+        );
+        let field = |name: &str| format!("$(echo \"$E\" | sed 's/.*\"{name}\":\"\\([^\"]*\\)\".*/\\1/')");
+        let execute = format!(
+            "E=$({admit}); curl -sSN \"{}/execute\" -H \"X-Engine-Key: {}\" \
+             -d '{{\"task_id\": \"hello\", \"message\": \"Hello!\"}}'",
+            field("url"),
+            field("api_key"),
+        );
+        let program = std::env::current_exe().map_or_else(|_| "roundhouse".into(), |path| quoted(&path));
+        let dir = if *default { String::new() } else { format!(" --dir {}", quoted(folder)) };
+        writeln!(f, "Roundhouse is up at http://{address}")?;
+        writeln!(f, "  product  demo, its key in {}", folder.join(PLATFORM_KEY).display())?;
+        writeln!(f, "  folder   {} (keys, registry, engines, catalog)", folder.display())?;
+        writeln!(f, "  model    {model}")?;
+        writeln!(f, "\nIn another terminal, as the user `ada`:\n")?;
+        writeln!(f, "Admit her (her engine is made, woken or found):\n  {admit}\n")?;
+        writeln!(f, "Send her engine a message and watch the answer stream:\n  {execute}\n")?;
+        writeln!(f, "Talk to it:\n  {program} chat --user ada{dir}\n")?;
+        write!(f, "Ctrl-C puts the engines to sleep and ends.")
+    }
+}
+
+/// A path as one word of a shell.
+fn quoted(path: &Path) -> String {
+    let text = path.to_string_lossy();
+    let plain = text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"/._-".contains(&byte));
+    if plain { text.into_owned() } else { format!("'{}'", text.replace('\'', r"'\''")) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_stay_one_word() {
+        assert_eq!(quoted(Path::new("/a/b-c.d")), "/a/b-c.d");
+        assert_eq!(quoted(Path::new("/my files/it's")), r"'/my files/it'\''s'");
+    }
+}

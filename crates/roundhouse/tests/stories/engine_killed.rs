@@ -1,0 +1,211 @@
+//! Story 7: a turn outlives the death of its engine.
+
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+use serde_json::{Value, json};
+use strict_provider::{Gate, Reply, StrictProvider};
+
+use crate::support::form::ENGINE_RECORD;
+use crate::support::turn::{assert_whole, completed, phases, shown};
+use crate::support::{Engine, Event, Fleet, Product, eventually, in_time, processes};
+
+/// What all the turns here are asked.
+fn body() -> Value {
+    json!({"task_id": "task", "message": "Tell me.", "direct": true})
+}
+
+/// Kills the user's engine, waits until the orchestrator knows, and starts it again.
+async fn kill_and_start(fleet: &Fleet, product: &Product) -> Engine {
+    processes::kill(fleet.engine_process());
+    let start = Instant::now();
+    eventually("the engine is failed", async || (product.status("ada").await == "failed").then_some(()))
+        .await;
+    assert!(start.elapsed() < Duration::from_secs(5), "it took {:?}", start.elapsed());
+    let denied = product.admit("ada").await.ok("admitted:bool engine:null reason:text");
+    assert_eq!((&denied["admitted"], &denied["reason"]), (&json!(false), &json!("engine_unhealthy")));
+    product.stop("ada").await.refused(409, "ENGINE_NOT_RUNNING");
+    product.start("ada").await.ok("status:text url:url");
+    product.engine("ada").await
+}
+
+/// Streams `first` until some of it was sent, kills the engine, and lets the provider say `second` after the
+/// restart. Gives the events of the whole turn.
+async fn killed_in_mid_stream(first: &str, second: &str) -> Vec<Event> {
+    let provider = StrictProvider::start().await.unwrap();
+    let gate = Gate::new();
+    provider.enqueue(Reply::of_text(first).chars_per_delta(4).hold(5, &gate));
+    let fleet = Fleet::new().with_provider(&provider);
+    let up = fleet.up().await;
+    let product = up.product();
+    let engine = product.engine("ada").await;
+
+    let mut stream = engine.execute_with(&body()).await;
+    in_time("the provider holds the answer", gate.reached()).await;
+    while shown(&stream.seen, "text_delta").len() < 20 {
+        stream.next().await.expect("the stream goes on");
+    }
+    provider.enqueue(Reply::of_text(second).chars_per_delta(4));
+    let again = kill_and_start(&fleet, &product).await;
+    let before = stream.until_broken().await;
+    assert_eq!(fleet.audit("crash").len(), 1);
+    assert_eq!(fleet.audit("crash")[0].1["cause"], "exit");
+
+    // The client goes on where it was.
+    let rest = again.replay("task", before.last().unwrap().ts()).await.rest().await;
+    let events = again.replay("task", 0).await.rest().await;
+    assert_eq!([before, rest].concat(), events);
+    assert_whole(&events);
+    assert_eq!(provider.requests().len(), 2);
+    assert_eq!(provider.requests()[0].body["messages"], provider.requests()[1].body["messages"]);
+    events
+}
+
+#[tokio::test]
+async fn a_turn_whose_model_says_the_same_again_goes_on_without_a_seam() {
+    let text = "One two three four five six seven eight nine ten.";
+    let events = killed_in_mid_stream(text, text).await;
+    assert_eq!(phases(&events), ["started", "resumed", "completed"]);
+    assert_eq!(completed(&events), text);
+    assert_eq!(shown(&events, "text_delta"), text, "the text is there once");
+}
+
+#[tokio::test]
+async fn a_turn_whose_model_says_something_else_voids_what_it_said() {
+    let text = "One two buckle my shoe, three four knock at the door.";
+    let events = killed_in_mid_stream("One two three four five six seven eight.", text).await;
+    assert_eq!(phases(&events), ["started", "resumed", "retrying", "completed"]);
+    assert_eq!(completed(&events), text);
+    assert_eq!(shown(&events, "text_delta"), text, "who honours void_after sees the text once");
+    assert_voids_the_step(&events);
+}
+
+#[tokio::test]
+async fn a_turn_whose_model_says_less_voids_what_it_said() {
+    let events = killed_in_mid_stream("One two three four five six seven eight.", "One two").await;
+    assert_eq!(phases(&events), ["started", "resumed", "retrying", "completed"]);
+    assert_eq!(completed(&events), "One two");
+    assert_eq!(shown(&events, "text_delta"), "One two");
+    assert_voids_the_step(&events);
+}
+
+/// `void_after` is the time of the last event before the step whose text is void.
+#[track_caller]
+fn assert_voids_the_step(events: &[Event]) {
+    let retrying = events.iter().find(|event| event.phase() == Some("retrying")).unwrap();
+    let step = events.iter().position(|event| event.kind == "content_block_start").unwrap();
+    assert_eq!(retrying.data["void_after"], events[step - 1].ts(), "{events:#?}");
+    assert_eq!(retrying.data["attempt"], 2);
+}
+
+#[tokio::test]
+async fn a_tool_that_had_answered_is_not_called_again() {
+    let provider = StrictProvider::start().await.unwrap();
+    let gate = Gate::new();
+    let set = json!({"key": "colour", "value": "green"});
+    provider.enqueue(Reply::new().tool_use("working_memory_set", set));
+    provider.enqueue(Reply::of_text("This is not yet all.").hold(2, &gate));
+    let fleet = Fleet::new().with_provider(&provider);
+    let up = fleet.up().await;
+    let product = up.product();
+    let stream = product.engine("ada").await.execute_with(&body()).await;
+    in_time("the provider holds the answer", gate.reached()).await;
+    provider.enqueue(Reply::of_text("Now it is all."));
+    let again = kill_and_start(&fleet, &product).await;
+    drop(stream);
+
+    let events = again.replay("task", 0).await.rest().await;
+    assert_eq!(completed(&events), "Now it is all.");
+    assert!(phases(&events).contains(&"resumed"), "{:?}", phases(&events));
+    let calls = events.iter().filter(|event| event.kind == "tool_call").count();
+    assert_eq!(calls, 1, "{events:#?}");
+    let last = provider.requests().last().unwrap().body["messages"].to_string();
+    assert!(last.contains("tool_result") && last.contains("colour"), "{last}");
+}
+
+#[tokio::test]
+async fn a_turn_outlives_two_deaths() {
+    let provider = StrictProvider::start().await.unwrap();
+    let text = "One two three four five six seven eight nine ten.";
+    let gates = [Gate::new(), Gate::new()];
+    for gate in &gates {
+        provider.enqueue(Reply::of_text(text).chars_per_delta(4).hold(5, gate));
+    }
+    provider.enqueue(Reply::of_text(text).chars_per_delta(4));
+    let fleet = Fleet::new().with_provider(&provider);
+    let up = fleet.up().await;
+    let product = up.product();
+    let stream = product.engine("ada").await.execute_with(&body()).await;
+    in_time("the first answer is held", gates[0].reached()).await;
+    kill_and_start(&fleet, &product).await;
+    drop(stream);
+    in_time("the second answer is held", gates[1].reached()).await;
+    let again = kill_and_start(&fleet, &product).await;
+
+    let events = again.replay("task", 0).await.rest().await;
+    assert_eq!(completed(&events), text);
+    assert_eq!(shown(&events, "text_delta"), text);
+    assert_eq!(phases(&events).iter().filter(|phase| **phase == "resumed").count(), 2);
+    // The task is free again.
+    completed(&again.execute_with(&body()).await.rest().await);
+}
+
+#[tokio::test]
+async fn a_stop_in_mid_turn_lets_the_turn_go_on_at_the_next_start() {
+    let provider = StrictProvider::start().await.unwrap();
+    let gate = Gate::new();
+    let text = "One two three four five six seven eight nine ten.";
+    provider.enqueue(Reply::of_text(text).hold(5, &gate));
+    provider.enqueue(Reply::of_text(text));
+    let fleet = Fleet::new().with_provider(&provider);
+    let up = fleet.up().await;
+    let product = up.product();
+    let stream = product.engine("ada").await.execute_with(&body()).await;
+    in_time("the provider holds the answer", gate.reached()).await;
+    let start = Instant::now();
+    product.stop("ada").await.ok("status:text");
+    assert!(start.elapsed() < Duration::from_secs(12), "an engine ends within 10 s: {:?}", start.elapsed());
+    drop(stream);
+    product.start("ada").await.ok("status:text url:url");
+    let events = product.engine("ada").await.replay("task", 0).await.rest().await;
+    assert_eq!(completed(&events), text);
+    assert_eq!(shown(&events, "text_delta"), text);
+}
+
+#[tokio::test]
+async fn a_turn_outlives_the_end_of_up() {
+    let provider = StrictProvider::start().await.unwrap();
+    let gate = Gate::new();
+    let text = "One two three four five six seven eight nine ten.";
+    provider.enqueue(Reply::of_text(text).hold(5, &gate));
+    provider.enqueue(Reply::of_text(text));
+    let fleet = Fleet::new().with_provider(&provider);
+    let up = fleet.up().await;
+    let stream = up.product().engine("ada").await.execute_with(&body()).await;
+    in_time("the provider holds the answer", gate.reached()).await;
+    up.end(Signal::TERM).await.well();
+    let before = stream.until_broken().await;
+
+    let up = fleet.up().await;
+    let again = up.product().engine("ada").await;
+    let events = again.replay("task", 0).await.rest().await;
+    assert_eq!(events[..before.len()], before, "what was sent stands");
+    assert_eq!(completed(&events), text);
+    assert_eq!(shown(&events, "text_delta"), text);
+}
+
+#[tokio::test]
+async fn an_engine_that_hangs_can_be_deleted_at_once() {
+    let fleet = Fleet::new();
+    let up = fleet.up().await;
+    let product = up.product();
+    let engine = product.engine("ada").await;
+    processes::signal(fleet.engine_process(), Signal::STOP);
+    let start = Instant::now();
+    product.get("ada").await.ok(ENGINE_RECORD);
+    product.engine("bob").await.health().await;
+    product.delete("ada").await.ok("status:text engine_id:engine");
+    assert!(start.elapsed() < Duration::from_secs(10), "it held others up: {:?}", start.elapsed());
+    assert!(!fleet.engine_folder(&engine.id).exists());
+    assert_eq!(fleet.engine_processes().len(), 1);
+}

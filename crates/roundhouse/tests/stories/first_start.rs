@@ -1,0 +1,192 @@
+//! Story 1: the first start, its printed commands, and its end by each signal.
+
+use std::fs;
+
+use rustix::process::Signal;
+use serde_json::Value;
+use strict_provider::StrictProvider;
+
+use crate::support::form::ENGINE_RECORD;
+use crate::support::http::{ask, client};
+use crate::support::turn::{completed, shown};
+use crate::support::{Fleet, assert_fields, processes};
+
+/// The commands that `up` prints: each is one line, indented by two spaces, after a line that ends with a colon.
+fn printed_commands(output: &str) -> Vec<String> {
+    let lines: Vec<&str> = output.lines().collect();
+    let commands = lines.windows(2).filter(|pair| pair[0].ends_with(':') && pair[1].starts_with("  "));
+    commands.map(|pair| pair[1].trim_start().to_owned()).collect()
+}
+
+/// What the `text_delta` or `thinking_delta` events of a raw stream say.
+fn said(stream: &str, kind: &str) -> String {
+    let mut lines = stream.lines();
+    let mut text = String::new();
+    while let Some(line) = lines.next() {
+        if line == format!("event: {kind}") {
+            let data = lines.next().and_then(|line| line.strip_prefix("data: ")).unwrap();
+            text += serde_json::from_str::<Value>(data).unwrap()["text"].as_str().unwrap();
+        }
+    }
+    text
+}
+
+/// Runs the three printed commands and asserts that each does what its heading promises.
+async fn printed_commands_work(fleet: &Fleet, output: &str) {
+    let commands = printed_commands(output);
+    let [admit, execute, chat] = commands.as_slice() else { panic!("no three commands in: {output}") };
+
+    let admission = fleet.home.shell(admit).ended().await.well();
+    let admission: Value =
+        serde_json::from_str(&admission).unwrap_or_else(|_| panic!("no JSON: {admission}"));
+    assert_fields(&admission, "admitted:bool engine:object");
+    assert_fields(&admission["engine"], ENGINE_RECORD);
+
+    let stream = fleet.home.shell(execute).ended().await.well();
+    assert!(!said(&stream, "thinking_delta").is_empty(), "{stream}");
+    assert!(!said(&stream, "text_delta").is_empty(), "{stream}");
+    assert!(stream.contains(r#""phase":"completed""#), "{stream}");
+
+    let input = "Hello!\nremember that my colour is green\n";
+    let talk = fleet.home.shell_with_input(chat, input).ended().await.well();
+    assert!(talk.contains("working_memory_set") && talk.contains("green"), "{talk}");
+}
+
+#[tokio::test]
+async fn the_printed_commands_work_as_they_are_and_again_after_a_restart() {
+    let fleet = Fleet::new();
+    let up = fleet.up_by_its_own_word().await;
+    printed_commands_work(&fleet, &up.program.output()).await;
+    assert_eq!(fleet.audit("provision").len(), 1, "the three commands share one engine");
+
+    let said = up.end(Signal::TERM).await.well();
+    assert!(said.contains("sleep"), "{said}");
+
+    let up = fleet.up_by_its_own_word().await;
+    printed_commands_work(&fleet, &up.program.output()).await;
+    assert_eq!(fleet.audit("provision").len(), 1, "the engine of before is found again");
+    assert_eq!(fleet.audit("wake").len(), 1);
+}
+
+#[tokio::test]
+async fn the_printed_commands_work_in_a_folder_with_an_odd_name() {
+    let fleet = Fleet::in_folder("my fleet's $HOME & \"more\"");
+    let up = fleet.up_by_its_own_word().await;
+    printed_commands_work(&fleet, &up.program.output()).await;
+}
+
+#[tokio::test]
+async fn a_first_answer_streams_thinking_text_and_tools() {
+    let fleet = Fleet::new();
+    let up = fleet.up().await;
+    let engine = up.product().engine("ada").await;
+    assert_eq!(engine.health().await["status"], "ok");
+
+    let events = engine.execute("first", "remember that my colour is green").await.rest().await;
+    assert!(!shown(&events, "thinking_delta").is_empty(), "{events:#?}");
+    assert!(completed(&events).contains("green"), "{events:#?}");
+    let call = events.iter().find(|event| event.kind == "tool_call").expect("a tool is called");
+    assert_eq!(call.data["tool"], "working_memory_set");
+    let result = events.iter().find(|event| event.kind == "tool_result").expect("the tool answers");
+    assert_eq!(result.data["error"], Value::Null, "{result:?}");
+    let update = events.iter().find(|event| event.kind == "working_memory_update").expect("it is announced");
+    assert_eq!((&update.data["key"], &update.data["value"]), (&"colour".into(), &"green".into()));
+    assert!(events.iter().any(|event| event.kind == "usage"), "{events:#?}");
+}
+
+/// Ends `up` with `signal` and asserts that its engines sleep, that it says so and that nothing is left.
+async fn puts_its_engines_to_sleep(signal: Signal) {
+    let fleet = Fleet::new();
+    let up = fleet.up().await;
+    let product = up.product();
+    let before = product.engine("ada").await;
+    product.engine("bob").await;
+    product.stop("bob").await.ok("status:text");
+    completed(&before.execute("task", "Hello!").await.rest().await);
+    let orchestrator = up.program.pid();
+
+    let said = up.end(signal).await.well();
+    assert!(said.contains("sleep"), "{said}");
+    assert!(!processes::is_alive(orchestrator));
+    assert_eq!(fleet.engine_processes(), []);
+    let slept = fleet.audit("sleep");
+    assert_eq!(slept.len(), 1, "{slept:?}");
+    assert_eq!(slept[0].0, "ada");
+    assert_eq!(slept[0].1["reason"], "up_ended");
+
+    let up = fleet.up().await;
+    let product = up.product();
+    assert_eq!(product.status("ada").await, "sleeping");
+    assert_eq!(product.status("bob").await, "stopped", "an explicit stop stays one");
+    assert_eq!(fleet.engine_processes(), [], "nothing wakes an engine but an admit or a start");
+    let after = product.engine("ada").await;
+    assert_eq!((&after.id, &after.key), (&before.id, &before.key));
+    let replayed = after.replay("task", 0).await.rest().await;
+    completed(&replayed);
+}
+
+#[tokio::test]
+async fn sigterm_puts_the_engines_to_sleep() {
+    puts_its_engines_to_sleep(Signal::TERM).await;
+}
+
+#[tokio::test]
+async fn sigint_puts_the_engines_to_sleep() {
+    puts_its_engines_to_sleep(Signal::INT).await;
+}
+
+#[tokio::test]
+async fn sighup_puts_the_engines_to_sleep() {
+    puts_its_engines_to_sleep(Signal::HUP).await;
+}
+
+#[tokio::test]
+async fn what_is_said_to_be_up_is_up() {
+    let fleets: Vec<Fleet> = (0..8).map(|_| Fleet::new()).collect();
+    futures::future::join_all(fleets.iter().map(async |fleet| {
+        let up = fleet.up_by_its_own_word().await;
+        let health = ask(client().get(format!("{}/health", up.base))).await;
+        health.ok("status:text");
+    }))
+    .await;
+}
+
+#[tokio::test]
+async fn chat_without_a_running_fleet_says_so() {
+    let fleet = Fleet::new();
+    let chat = ["chat", "--user", "ada", "--dir", fleet.folder().to_str().unwrap()];
+    let never = fleet.home.run(&chat, &fleet.variables).ended().await;
+    assert!(never.code.is_some_and(|code| code != 0), "{never:?}");
+    assert!(never.output.contains("roundhouse up"), "{}", never.output);
+    fleet.up().await.end(Signal::TERM).await.well();
+    let no_more = fleet.home.run(&chat, &fleet.variables).ended().await;
+    assert!(no_more.code.is_some_and(|code| code != 0), "{no_more:?}");
+    assert!(no_more.output.contains("roundhouse up"), "{}", no_more.output);
+}
+
+#[tokio::test]
+async fn an_edited_catalog_is_kept_and_used() {
+    let provider = StrictProvider::start().await.unwrap();
+    let fleet = Fleet::new().with_provider(&provider);
+    fleet.up().await.end(Signal::TERM).await.well();
+    let soul = fleet.folder().join("catalog/soul.md");
+    assert!(!fs::read_to_string(&soul).unwrap().is_empty(), "the shipped one is unpacked");
+    fs::write(&soul, "You are a lighthouse keeper.").unwrap();
+
+    let up = fleet.up().await;
+    assert_eq!(fs::read_to_string(&soul).unwrap(), "You are a lighthouse keeper.");
+    completed(&up.product().engine("ada").await.execute("task", "Hello!").await.rest().await);
+    let requests = provider.requests();
+    assert!(requests[0].body["system"].to_string().contains("lighthouse keeper"), "{}", requests[0].body);
+}
+
+#[tokio::test]
+async fn without_a_folder_the_users_data_folder_is_taken() {
+    let fleet = Fleet::in_folder("data/roundhouse");
+    let data = fleet.home.path().join("data");
+    let fleet = fleet.with("XDG_DATA_HOME", data.to_str().unwrap());
+    let mut program = fleet.home.run(&["up"], &fleet.variables);
+    program.says("Ctrl-C").await.expect("it comes up");
+    assert!(fleet.folder().join("platform.key").exists());
+    program.end(Signal::TERM).await.well();
+}

@@ -1,0 +1,32 @@
+//! What a user of Roundhouse sees, told by the contract alone: each test starts the real binary, in a folder
+//! and on ports of its own, and talks to it over HTTP, signals and the terminal.
+//!
+//! One file per story. All of them are one test binary, so that the stories run side by side; `support`
+//! holds what they share.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    reason = "tests fail as tests do"
+)]
+
+mod support;
+
+mod bad_engine_setups;
+mod bad_setups;
+mod churn;
+mod continued_thread;
+mod engine_api;
+mod engine_killed;
+mod first_start;
+mod limits;
+mod one_engine_per_user;
+mod orchestrator_auth;
+mod orchestrator_input;
+mod orchestrator_killed;
+mod own_script;
+mod provider_failures;
+mod replay;
+mod secrets;

@@ -1,0 +1,97 @@
+//! Story 2: however many ask at once, a user has one engine.
+
+use std::collections::BTreeSet;
+
+use futures::future::join_all;
+
+use crate::support::form::{ENGINE_RECORD, PROVISIONED};
+use crate::support::{Engine, Fleet, assert_fields};
+
+#[tokio::test]
+async fn fifty_admits_of_a_new_user_at_once_share_one_engine() {
+    let fleet = Fleet::new();
+    let up = fleet.up().await;
+    let product = up.product();
+
+    let admissions = join_all((0..50).map(|_| product.admit("ada"))).await;
+    let mut bodies = admissions.into_iter().map(|answer| answer.ok("admitted:bool engine:object"));
+    let first = bodies.next().unwrap();
+    assert_eq!((&first["admitted"], &first["engine"]["status"]), (&true.into(), &"running".into()));
+    assert_fields(&first["engine"], ENGINE_RECORD);
+    for body in bodies {
+        assert_eq!(body, first, "every caller gets the same answer");
+    }
+
+    assert_eq!(product.list("").await.1, 1);
+    assert_eq!(fleet.engine_processes().len(), 1);
+    let provisions = fleet.audit("provision");
+    assert_eq!(provisions.len(), 1, "{provisions:?}");
+    assert_eq!((provisions[0].0.as_str(), &provisions[0].1["reason"]), ("ada", &"auto_provision".into()));
+    assert_eq!(fleet.audit("wake"), []);
+    Engine::new(&first["engine"]).health().await;
+}
+
+#[tokio::test]
+async fn provisions_among_the_admits_win_once_or_not_at_all() {
+    let fleet = Fleet::new();
+    let up = fleet.up().await;
+    let product = up.product();
+
+    for round in 0..3 {
+        let user = format!("user-{round}");
+        // Who comes first differs from round to round.
+        let admits = join_all((0..20).map(|_| product.admit(&user)));
+        let provisions = join_all((0..20).map(|_| product.provision(&user)));
+        let (admits, provisions) = if round % 2 == 0 {
+            futures::join!(admits, provisions)
+        } else {
+            let (provisions, admits) = futures::join!(provisions, admits);
+            (admits, provisions)
+        };
+
+        let mut seen = BTreeSet::new();
+        let mut won = 0;
+        for answer in provisions {
+            if answer.status == 200 {
+                won += 1;
+                let provisioned = answer.ok(PROVISIONED);
+                assert_eq!(
+                    (&provisioned["user_id"], &provisioned["status"]),
+                    (&user.as_str().into(), &"running".into())
+                );
+                seen.insert((provisioned["engine_id"].to_string(), provisioned["api_key"].to_string()));
+            } else {
+                answer.refused(409, "ENGINE_ALREADY_EXISTS");
+            }
+        }
+        for answer in admits {
+            let engine = &answer.ok("admitted:bool engine:object")["engine"];
+            seen.insert((engine["engine_id"].to_string(), engine["api_key"].to_string()));
+        }
+        assert_eq!(seen.len(), 1, "one engine, whoever asked: {seen:?}");
+        assert!(won <= 1, "{won} provisions of one user succeeded");
+        let reasons: Vec<_> = fleet.audit("provision").into_iter().filter(|row| row.0 == user).collect();
+        assert_eq!(reasons.len(), 1, "{reasons:?}");
+        assert_eq!(reasons[0].1["reason"], if won == 1 { "requested" } else { "auto_provision" });
+    }
+    assert_eq!(product.list("").await.1, 3);
+    assert_eq!(fleet.engine_processes().len(), 3);
+}
+
+#[tokio::test]
+async fn admits_of_a_sleeping_engine_at_once_wake_it_once() {
+    let fleet = Fleet::new();
+    let up = fleet.up().await;
+    let before = up.product().engine("ada").await;
+    up.end(rustix::process::Signal::TERM).await.well();
+
+    let up = fleet.up().await;
+    let product = up.product();
+    let admissions = join_all((0..20).map(|_| product.admit("ada"))).await;
+    for answer in admissions {
+        let engine = Engine::new(&answer.ok("admitted:bool engine:object")["engine"]);
+        assert_eq!((&engine.id, &engine.key), (&before.id, &before.key));
+    }
+    assert_eq!(fleet.engine_processes().len(), 1);
+    assert_eq!(fleet.audit("wake").len(), 1, "a call that shares another's outcome writes nothing");
+}

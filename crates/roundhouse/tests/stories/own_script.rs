@@ -1,0 +1,56 @@
+//! A product's test mode: the engines say what a script of one's own says.
+
+use rustix::process::Signal;
+use serde_json::json;
+
+use crate::support::Fleet;
+use crate::support::turn::{completed, errored, shown};
+
+const SCRIPT: &str = r#"
+rules:
+  - when: "^weather"
+    answers:
+      - thinking: "I look it up first."
+        tools:
+          - tool: working_memory_set
+            input: {key: weather, value: rain}
+      - text: "It rains."
+  - when: "^auth"
+    answers: [{error: auth}]
+  - when: "^refused"
+    answers: [{error: refused}]
+  - when: "^quota"
+    answers: [{error: quota}]
+  - when: ""
+    answers: [{text: "I know of the weather alone."}]
+"#;
+
+#[tokio::test]
+async fn engines_say_what_a_script_of_ones_own_says() {
+    let fleet = Fleet::new().with_script(SCRIPT);
+    let up = fleet.up().await;
+    let engine = up.product().engine("ada").await;
+    let events = engine.execute("task", "weather in York?").await.rest().await;
+    assert_eq!(completed(&events), "It rains.");
+    assert_eq!(shown(&events, "thinking_delta"), "I look it up first.");
+    let call = events.iter().find(|event| event.kind == "tool_call").unwrap();
+    assert_eq!(call.data["input"], json!({"key": "weather", "value": "rain"}));
+    let events = engine.execute("task", "And now?").await.rest().await;
+    assert_eq!(completed(&events), "I know of the weather alone.");
+
+    for (word, code) in
+        [("auth", "PROVIDER_AUTH"), ("refused", "PROVIDER_REFUSED"), ("quota", "PROVIDER_UNAVAILABLE")]
+    {
+        let events = engine.execute(word, word).await.rest().await;
+        assert_eq!(errored(&events)["code"], code);
+    }
+    up.end(Signal::TERM).await.well();
+}
+
+#[tokio::test]
+async fn a_script_that_is_missing_or_faulty_is_named() {
+    let fleet = Fleet::new().with("LLM_PROVIDER", "scripted").with("LLM_SCRIPT_PATH", "/nowhere/script.yaml");
+    fleet.failing_up().await.refused(2, &["/nowhere/script.yaml"]);
+    let fleet = Fleet::new().with_script("rules: [{when: '(', answers: []}]");
+    fleet.failing_up().await.refused(2, &["script.yaml"]);
+}

@@ -1,0 +1,133 @@
+//! Story 10: keys stay where they belong.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use contract::KeyHash;
+use rustix::process::Signal;
+use serde_json::json;
+
+use crate::support::http::{ask, client};
+use crate::support::processes::contains;
+use crate::support::turn::completed;
+use crate::support::{Ended, Engine, Fleet};
+
+/// All files below a folder.
+fn files_below(folder: &Path) -> Vec<PathBuf> {
+    let mut files = Vec::new();
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            files.extend(files_below(&path));
+        } else {
+            files.push(path);
+        }
+    }
+    files
+}
+
+/// Asserts that `secret` stands in no file of the deployment but those named, nor in what `up` said.
+fn stands_only_in(fleet: &Fleet, ended: &Ended, what: &str, secret: &str, allowed: &[&str]) {
+    for file in files_below(fleet.folder()) {
+        let name = file.file_name().unwrap().to_str().unwrap();
+        let found = contains(&fs::read(&file).unwrap(), secret.as_bytes());
+        assert!(!found || allowed.contains(&name), "{what} stands in {}", file.display());
+    }
+    assert!(!ended.output.contains(secret), "{what} was printed");
+}
+
+#[tokio::test]
+async fn no_key_stands_anywhere_but_in_its_own_file() {
+    let provider = strict_provider::StrictProvider::start().await.unwrap();
+    let fleet = Fleet::new()
+        .with_provider(&provider)
+        .with("LLM_API_KEY", "the-providers-secret-key")
+        .with("UNRELATED_SECRET", "not-for-engines");
+    let up = fleet.up().await;
+    let (product, other) = (up.product(), up.register("other", json!({})).await);
+    let engine = product.engine("ada").await;
+    let gone = product.engine("bob").await;
+    completed(&engine.execute("task", "Hello!").await.rest().await);
+    // Refusals are where keys leak: a wrong key, a key in a body, a key in a path.
+    let mut wrong = engine.clone();
+    wrong.key = "sk-svc-a-wrong-key-that-somebody-tried-to-enter-with".to_owned();
+    ask(wrong.request(reqwest::Method::GET, "/openapi.json")).await.refused(401, "INVALID_ENGINE_KEY");
+    ask(client().get(format!("{}/engines", up.base)).header("x-platform-key", &wrong.key))
+        .await
+        .refused(401, "INVALID_PLATFORM_KEY");
+    product.provision("").await.refused(400, "INVALID_REQUEST");
+    product.delete("bob").await.ok("status:text engine_id:engine");
+    let master_key = fs::read_to_string(fleet.folder().join("master.key")).unwrap().trim().to_owned();
+    let environment = fs::read(format!("/proc/{}/environ", fleet.engine_process().as_raw_nonzero())).unwrap();
+    assert!(!contains(&environment, master_key.as_bytes()) && !contains(&environment, b"ORCH_"));
+    assert!(!contains(&environment, b"not-for-engines"), "an environment is made from nothing");
+    assert!(!contains(&environment, engine.key.as_bytes()), "an engine knows its key's hash alone");
+    let secrets_key = environment
+        .split(|byte| *byte == 0)
+        .find_map(|variable| variable.strip_prefix(b"AD_ENCRYPTION_KEY="));
+    let secrets_key = String::from_utf8(secrets_key.expect("each engine has its own").to_vec()).unwrap();
+    let admin_key = up.admin_key();
+    // While it runs, the write-ahead logs are full; once it has ended, the files are whole. Both count.
+    let running = Ended { code: None, output: up.program.output() };
+    let plain = |ended: &Ended| {
+        stands_only_in(&fleet, ended, "the platform key", &product.key, &["platform.key"]);
+        stands_only_in(&fleet, ended, "the admin key", &admin_key, &["admin.key"]);
+        stands_only_in(&fleet, ended, "the master key", &master_key, &["master.key"]);
+        for (what, key) in [
+            ("another product's key", &other.key),
+            ("an engine's key", &engine.key),
+            ("a deleted engine's key", &gone.key),
+            ("a wrong key", &wrong.key),
+            ("an engine's secrets key", &secrets_key),
+            ("the provider's key", &"the-providers-secret-key".to_owned()),
+        ] {
+            stands_only_in(&fleet, ended, what, key, &[]);
+        }
+    };
+    plain(&running);
+    let ended = up.end(Signal::TERM).await;
+    plain(&ended);
+
+    // The registry keeps the hashes; nothing else does.
+    let registry = ["registry.sqlite", "registry.sqlite-wal"];
+    for (what, key) in [("platform", &product.key), ("other platform", &other.key), ("engine", &engine.key)] {
+        let hash = KeyHash::of(key).to_hex();
+        stands_only_in(&fleet, &ended, &format!("the hash of the {what} key"), &hash, &registry);
+    }
+    for key in [&admin_key, &master_key] {
+        stands_only_in(
+            &fleet,
+            &ended,
+            "the hash of a key of the deployment",
+            &KeyHash::of(key).to_hex(),
+            &[],
+        );
+    }
+}
+
+#[tokio::test]
+async fn only_the_owner_can_read_the_keys() {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    let fleet = Fleet::new();
+    let _up = fleet.up().await;
+    for name in ["platform.key", "admin.key", "master.key"] {
+        let mode = fs::metadata(fleet.folder().join(name)).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600, "{name}");
+    }
+}
+
+#[tokio::test]
+async fn keys_are_made_once() {
+    let fleet = Fleet::new();
+    let up = fleet.up().await;
+    let keys = |names: [&str; 3]| names.map(|name| fs::read_to_string(fleet.folder().join(name)).unwrap());
+    let names = ["platform.key", "admin.key", "master.key"];
+    let before = keys(names);
+    up.end(Signal::TERM).await.well();
+    let up = fleet.up().await;
+    assert_eq!(keys(names), before);
+    // A second engine's key is its own.
+    let engines: Vec<Engine> = vec![up.product().engine("ada").await, up.product().engine("bob").await];
+    assert_ne!(engines[0].key, engines[1].key);
+}

@@ -1,0 +1,288 @@
+//! A fleet as `roundhouse up` runs it, and clients of its services.
+
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use reqwest::{Client, Method, RequestBuilder};
+use rusqlite::{Connection, OpenFlags};
+use rustix::process::{Pid, Signal};
+use serde_json::{Value, json};
+
+use super::form::ENGINE_RECORD;
+use super::http::{ask, client, segment};
+use super::{Answer, Ended, EventStream, Home, Program, assert_fields, eventually, processes};
+
+/// The folder of one deployment and what `up` is configured with.
+#[derive(Debug)]
+pub(crate) struct Fleet {
+    pub(crate) home: Home,
+    pub(crate) variables: BTreeMap<String, String>,
+    folder: PathBuf,
+}
+
+/// A running `roundhouse up`.
+#[derive(Debug)]
+pub(crate) struct Up {
+    pub(crate) program: Program,
+    /// The orchestrator's address.
+    pub(crate) base: String,
+    folder: PathBuf,
+}
+
+/// A product's view of the orchestrator.
+#[derive(Clone, Debug)]
+pub(crate) struct Product {
+    http: Client,
+    pub(crate) base: String,
+    pub(crate) key: String,
+}
+
+/// A user's engine.
+#[derive(Clone, Debug)]
+pub(crate) struct Engine {
+    http: Client,
+    pub(crate) id: String,
+    pub(crate) url: String,
+    pub(crate) key: String,
+}
+
+impl Fleet {
+    /// A deployment that has never been started.
+    pub(crate) fn new() -> Self {
+        Self::in_folder("fleet")
+    }
+
+    /// A deployment whose folder has this name.
+    pub(crate) fn in_folder(name: impl AsRef<OsStr>) -> Self {
+        let home = Home::new();
+        let folder = home.path().join(Path::new(name.as_ref()));
+        let variables = BTreeMap::from([
+            ("ORCH_PORT".to_owned(), "0".to_owned()),
+            ("ORCH_PORT_MIN".to_owned(), home.ports.first().to_string()),
+            ("ORCH_PORT_MAX".to_owned(), home.ports.last().to_string()),
+        ]);
+        Self { home, variables, folder }
+    }
+
+    /// Sets a variable of `up`.
+    pub(crate) fn with(mut self, name: &str, value: impl Into<String>) -> Self {
+        self.variables.insert(name.to_owned(), value.into());
+        self
+    }
+
+    /// A script for the `scripted` provider.
+    pub(crate) fn with_script(self, script: &str) -> Self {
+        let file = self.home.path().join("script.yaml");
+        fs::write(&file, script).unwrap();
+        self.with("LLM_PROVIDER", "scripted").with("LLM_SCRIPT_PATH", file.to_str().unwrap())
+    }
+
+    /// Lets the engines talk to the strict provider in Anthropic's words.
+    pub(crate) fn with_provider(self, provider: &strict_provider::StrictProvider) -> Self {
+        self.with("LLM_PROVIDER", "anthropic")
+            .with("LLM_BASE_URL", provider.base_url())
+            .with("LLM_API_KEY", "provider-key")
+    }
+
+    /// The deployment's folder.
+    pub(crate) fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// Begins `roundhouse up`.
+    pub(crate) fn launch(&self) -> Program {
+        self.home.run(&["up", "--dir", self.folder.to_str().unwrap()], &self.variables)
+    }
+
+    /// Starts `roundhouse up` and waits until it is ready. A 503 while it starts is retried, as the contract
+    /// has clients do.
+    pub(crate) async fn up(&self) -> Up {
+        let up = self.up_by_its_own_word().await;
+        eventually("the orchestrator is ready", async || {
+            (ask(client().get(format!("{}/health", up.base))).await.status == 200).then_some(())
+        })
+        .await;
+        up
+    }
+
+    /// Starts `roundhouse up` and waits until it says that it is up, not a moment longer.
+    pub(crate) async fn up_by_its_own_word(&self) -> Up {
+        let mut program = self.launch();
+        match program.says("Ctrl-C").await {
+            Ok(_) => {}
+            Err(ended) => panic!("up ended with {:?}: {}", ended.code, ended.output),
+        }
+        let folder = self.folder.clone();
+        let base = fs::read_to_string(folder.join("address")).unwrap().trim().to_owned();
+        Up { program, base, folder }
+    }
+
+    /// Starts a `roundhouse up` that cannot work and waits for its end.
+    pub(crate) async fn failing_up(&self) -> Ended {
+        self.launch().ended().await
+    }
+
+    /// The engines that run.
+    pub(crate) fn engine_processes(&self) -> Vec<Pid> {
+        processes::engines_in(&self.folder)
+    }
+
+    /// The one engine that runs.
+    #[track_caller]
+    pub(crate) fn engine_process(&self) -> Pid {
+        let found = self.engine_processes();
+        let [pid] = found.as_slice() else { panic!("one engine should run, there are {found:?}") };
+        *pid
+    }
+
+    /// The folder of an engine.
+    pub(crate) fn engine_folder(&self, engine_id: &str) -> PathBuf {
+        self.folder.join("engines").join(engine_id)
+    }
+
+    /// The ledger's rows of an event, oldest first: their users and details.
+    pub(crate) fn audit(&self, event: &str) -> Vec<(String, Value)> {
+        let mode = OpenFlags::SQLITE_OPEN_READ_ONLY;
+        let registry = Connection::open_with_flags(self.folder.join("registry.sqlite"), mode).unwrap();
+        let query = "SELECT user_id, detail FROM audit_log WHERE event = ?1 ORDER BY product_id, id";
+        let mut rows = registry.prepare(query).unwrap();
+        let rows = rows.query_map([event], |row| Ok((row.get(0)?, row.get::<_, String>(1)?))).unwrap();
+        rows.map(|row| row.unwrap())
+            .map(|(user, detail)| (user, serde_json::from_str(&detail).unwrap()))
+            .collect()
+    }
+}
+
+impl Up {
+    /// The product that `up` makes.
+    pub(crate) fn product(&self) -> Product {
+        Product::new(&self.base, &self.read("platform.key"))
+    }
+
+    pub(crate) fn admin_key(&self) -> String {
+        self.read("admin.key")
+    }
+
+    /// Registers another product.
+    pub(crate) async fn register(&self, slug: &str, policy: Value) -> Product {
+        let body = json!({"slug": slug, "display_name": slug, "policy": policy});
+        let request = client().post(format!("{}/products/register", self.base));
+        let answer = ask(request.header("x-admin-key", self.admin_key()).json(&body)).await;
+        let registered = answer.ok(super::form::REGISTERED);
+        Product::new(&self.base, registered["platform_api_key"].as_str().unwrap())
+    }
+
+    /// Ends it with a signal.
+    pub(crate) async fn end(self, signal: Signal) -> Ended {
+        self.program.end(signal).await
+    }
+
+    fn read(&self, file: &str) -> String {
+        fs::read_to_string(self.folder.join(file)).unwrap().trim().to_owned()
+    }
+}
+
+impl Product {
+    pub(crate) fn new(base: &str, key: &str) -> Self {
+        Self { http: client(), base: base.to_owned(), key: key.to_owned() }
+    }
+
+    /// A request with the product's key.
+    pub(crate) fn request(&self, method: Method, path: &str) -> RequestBuilder {
+        self.http.request(method, format!("{}{path}", self.base)).header("x-platform-key", &self.key)
+    }
+
+    /// Calls `path` with the product's key.
+    pub(crate) async fn call(&self, method: Method, path: &str, body: Option<Value>) -> Answer {
+        let request = self.request(method, path);
+        ask(match body {
+            Some(body) => request.json(&body),
+            None => request,
+        })
+        .await
+    }
+
+    pub(crate) async fn provision(&self, user: &str) -> Answer {
+        self.call(Method::POST, "/engines/provision", Some(json!({"user_id": user}))).await
+    }
+
+    pub(crate) async fn admit(&self, user: &str) -> Answer {
+        let body = json!({"auto_provision": true, "auto_wake": true});
+        self.call(Method::POST, &format!("/engines/{}/admit", segment(user)), Some(body)).await
+    }
+
+    pub(crate) async fn start(&self, user: &str) -> Answer {
+        self.call(Method::POST, &format!("/engines/{}/start", segment(user)), None).await
+    }
+
+    pub(crate) async fn stop(&self, user: &str) -> Answer {
+        self.call(Method::POST, &format!("/engines/{}/stop", segment(user)), None).await
+    }
+
+    pub(crate) async fn delete(&self, user: &str) -> Answer {
+        self.call(Method::DELETE, &format!("/engines/{}", segment(user)), None).await
+    }
+
+    pub(crate) async fn get(&self, user: &str) -> Answer {
+        self.call(Method::GET, &format!("/engines/{}", segment(user)), None).await
+    }
+
+    /// The listing: the engines and their total.
+    pub(crate) async fn list(&self, query: &str) -> (Vec<Value>, u64) {
+        let list =
+            self.call(Method::GET, &format!("/engines{query}"), None).await.ok("engines:array total:int");
+        (list["engines"].as_array().unwrap().clone(), list["total"].as_u64().unwrap())
+    }
+
+    /// A user's engine, made or woken if need be.
+    pub(crate) async fn engine(&self, user: &str) -> Engine {
+        let admission = self.admit(user).await.ok("admitted:bool engine:object");
+        assert_eq!(admission["admitted"], true, "{admission}");
+        assert_fields(&admission["engine"], ENGINE_RECORD);
+        Engine::new(&admission["engine"])
+    }
+
+    /// The status of a user's engine.
+    pub(crate) async fn status(&self, user: &str) -> String {
+        self.get(user).await.ok(ENGINE_RECORD)["status"].as_str().unwrap().to_owned()
+    }
+}
+
+impl Engine {
+    /// The engine that a record describes.
+    pub(crate) fn new(record: &Value) -> Self {
+        let text = |name: &str| record[name].as_str().unwrap().to_owned();
+        Self { http: client(), id: text("engine_id"), url: text("url"), key: text("api_key") }
+    }
+
+    /// A request with the engine's key.
+    pub(crate) fn request(&self, method: Method, path: &str) -> RequestBuilder {
+        self.http.request(method, format!("{}{path}", self.url)).header("x-engine-key", &self.key)
+    }
+
+    /// Begins a turn with this body.
+    pub(crate) async fn execute_with(&self, body: &Value) -> EventStream {
+        EventStream::open(self.request(Method::POST, "/execute").json(body)).await
+    }
+
+    /// Begins a turn.
+    pub(crate) async fn execute(&self, task: &str, message: &str) -> EventStream {
+        self.execute_with(&json!({"task_id": task, "message": message})).await
+    }
+
+    /// Reads a task's events after `after`.
+    pub(crate) async fn replay(&self, task: &str, after: i64) -> EventStream {
+        let path = format!("/execute/replay?task_id={}&after={after}", segment(task));
+        EventStream::open(self.request(Method::GET, &path)).await
+    }
+
+    /// `GET /health`.
+    pub(crate) async fn health(&self) -> Value {
+        let health = ask(self.http.get(format!("{}/health", self.url))).await;
+        let health = health.ok("status:text uptime_seconds:number subsystems:object");
+        assert_fields(&health["subsystems"], "database:text llm_provider:text asset_directory:text");
+        health
+    }
+}

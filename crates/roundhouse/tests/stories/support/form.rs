@@ -1,0 +1,105 @@
+//! The exact form of the contract's answers and events.
+
+use contract::{CallId, EngineId, EngineImage, MessageId, ProductId, Timestamp, TurnId};
+use serde_json::Value;
+
+/// An engine as the listing shows it.
+pub(crate) const ENGINE_SUMMARY: &str = "engine_id:engine user_id:text status:text url:url|null engine_version:image created_at:time last_health_at:time|null";
+/// An engine with its key.
+pub(crate) const ENGINE_RECORD: &str = "engine_id:engine user_id:text status:text url:url|null engine_version:image \
+     created_at:time last_health_at:time|null api_key:engine-key";
+/// The answer of provision.
+pub(crate) const PROVISIONED: &str = "engine_id:engine user_id:text status:text url:url api_key:engine-key";
+/// The answer of register.
+pub(crate) const REGISTERED: &str = "product_id:product slug:text display_name:text policy:object created_at:time \
+     platform_api_key:platform-key";
+
+/// Asserts that `value` is an object with exactly these fields, each of its type. `fields` is a list of
+/// `name:type`, where a type may be a choice (`url|null`) and a name that may be absent ends with `?`.
+#[track_caller]
+pub(crate) fn assert_fields(value: &Value, fields: &str) {
+    let object = value.as_object().unwrap_or_else(|| panic!("not an object: {value}"));
+    let fields: Vec<(&str, &str)> =
+        fields.split_whitespace().map(|field| field.split_once(':').unwrap()).collect();
+    for (name, types) in &fields {
+        match object.get(name.trim_end_matches('?')) {
+            Some(found) => {
+                let fits = types.split('|').any(|one| is(one, found));
+                assert!(fits, "`{name}` is {found}, not {types}, in {value}");
+            }
+            None => assert!(name.ends_with('?'), "`{name}` is missing in {value}"),
+        }
+    }
+    for name in object.keys() {
+        let known = fields.iter().any(|(known, _)| known.trim_end_matches('?') == name);
+        assert!(known, "`{name}` is not a field of the contract, in {value}");
+    }
+}
+
+/// Asserts that the data of an event of type `kind` has exactly its documented fields.
+#[track_caller]
+pub(crate) fn assert_event(kind: &str, data: &Value) {
+    let own = match kind {
+        "thread_lifecycle" => match data["phase"].as_str() {
+            Some("started" | "errored" | "resumed" | "cancelled") => "phase:text message_id:message",
+            Some("retrying") => "phase:text message_id:message void_after:int attempt:int",
+            Some("completed") => {
+                "phase:text message_id:message answer_message_id:message text:text stop_reason:text"
+            }
+            _ => panic!("an unknown phase: {data}"),
+        },
+        "error" => "code:text message:text retryable:bool",
+        "text_delta" | "thinking_delta" => "text:text",
+        "content_block_start" => "index:int block_type:text",
+        "content_block_stop" => "index:int",
+        "tool_call" => "tool_call_id:call tool:text input:object",
+        "tool_result" => "tool_call_id:call tool:text output:text error?:text duration_ms:int",
+        "working_memory_update" => "key:text value:any",
+        "compaction_event" => "reason:text messages_collapsed:int tokens_before:int tokens_after:int",
+        "usage" => {
+            "model:text input_tokens:int output_tokens:int cache_read_tokens:int cache_write_tokens:int \
+             reasoning_tokens:int cost_usd?:number"
+        }
+        _ => panic!("an event of type {kind:?}: {data}"),
+    };
+    assert_fields(data, &format!("task_id:text turn_id:turn ts:int {own}"));
+}
+
+fn is(one: &str, value: &Value) -> bool {
+    let text = value.as_str();
+    match one {
+        "any" => true,
+        "null" => value.is_null(),
+        "bool" => value.is_boolean(),
+        "int" => value.is_i64() || value.is_u64(),
+        "number" => value.is_number(),
+        "object" => value.is_object(),
+        "array" => value.is_array(),
+        "text" => text.is_some(),
+        "url" => text.is_some_and(is_url),
+        // The contract's own form: three decimals and a `Z`.
+        "time" => {
+            text.is_some_and(|text| text.parse::<Timestamp>().is_ok_and(|time| time.to_string() == text))
+        }
+        "engine" => text.is_some_and(|text| text.parse::<EngineId>().is_ok()),
+        "product" => text.is_some_and(|text| text.parse::<ProductId>().is_ok()),
+        "turn" => text.is_some_and(|text| text.parse::<TurnId>().is_ok()),
+        "message" => text.is_some_and(|text| text.parse::<MessageId>().is_ok()),
+        "call" => text.is_some_and(|text| text.parse::<CallId>().is_ok()),
+        "image" => text.is_some_and(|text| text.parse::<EngineImage>().is_ok()),
+        "engine-key" => text.is_some_and(|text| is_key("sk-svc-", text)),
+        "platform-key" => text.is_some_and(|text| is_key("pk-svc-", text)),
+        _ => panic!("an unknown type: {one}"),
+    }
+}
+
+fn is_url(text: &str) -> bool {
+    let port = text.strip_prefix("http://127.0.0.1:");
+    port.is_some_and(|port| port.parse::<u16>().is_ok())
+}
+
+/// The prefix and 32 bytes as base64url.
+fn is_key(prefix: &str, text: &str) -> bool {
+    let url_safe = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
+    text.strip_prefix(prefix).is_some_and(|random| random.len() == 43 && random.bytes().all(url_safe))
+}

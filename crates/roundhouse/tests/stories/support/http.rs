@@ -1,0 +1,125 @@
+//! Requests over plain HTTP: as a client sends them, and byte for byte where a client would tidy them up.
+
+use std::fmt::Write as _;
+use std::sync::LazyLock;
+
+use reqwest::header::HeaderMap;
+use reqwest::{Client, RequestBuilder};
+use serde_json::Value;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+use super::{assert_fields, in_time};
+
+/// An answer, read to its end.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    pub(crate) status: u16,
+    pub(crate) headers: HeaderMap,
+    /// The JSON of the body; null if it is none.
+    pub(crate) body: Value,
+    /// What was asked, for messages.
+    asked: String,
+}
+
+/// The tests' client. It keeps no connection open: one would live in the runtime of the test that opened it.
+pub(crate) fn client() -> Client {
+    static CLIENT: LazyLock<Client> =
+        LazyLock::new(|| Client::builder().no_proxy().pool_max_idle_per_host(0).build().unwrap());
+    CLIENT.clone()
+}
+
+/// Sends a request and reads the answer.
+pub(crate) async fn ask(request: RequestBuilder) -> Answer {
+    let (client, request) = request.build_split();
+    let request = request.unwrap();
+    let asked = format!("{} {}", request.method(), request.url());
+    let response =
+        in_time(&asked, client.execute(request)).await.unwrap_or_else(|e| panic!("{asked}: {e:?}"));
+    let (status, headers) = (response.status().as_u16(), response.headers().clone());
+    let body = in_time(&asked, response.bytes()).await.unwrap();
+    Answer { status, headers, body: serde_json::from_slice(&body).unwrap_or_default(), asked }
+}
+
+/// Sends a request exactly as given. `head` is the request line without its version.
+pub(crate) async fn ask_raw(base: &str, head: &str, headers: &[(&str, &str)], body: &[u8]) -> Answer {
+    let asked = format!("{head} {headers:?}");
+    in_time(&asked, exchange(base, head, headers, body)).await
+}
+
+async fn exchange(base: &str, head: &str, headers: &[(&str, &str)], body: &[u8]) -> Answer {
+    let address = base.strip_prefix("http://").unwrap();
+    let mut request = format!("{head} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n");
+    for (name, value) in headers {
+        let _ = write!(request, "{name}: {value}\r\n");
+    }
+    let _ = write!(request, "content-length: {}\r\n\r\n", body.len());
+    let (mut reader, mut writer) = TcpStream::connect(address).await.unwrap().into_split();
+    let request = [request.as_bytes(), body].concat();
+    // A server may answer and close before it has read all: what it says counts, not whether it listened.
+    let writing = tokio::spawn(async move {
+        let _ = writer.write_all(&request).await;
+        writer
+    });
+    let mut answer = Vec::new();
+    let _ = reader.read_to_end(&mut answer).await;
+    writing.abort();
+    parse(head, &answer)
+}
+
+fn parse(asked: &str, answer: &[u8]) -> Answer {
+    let end = answer.windows(4).position(|bytes| bytes == b"\r\n\r\n");
+    let end = end.unwrap_or_else(|| panic!("{asked}: no answer but {:?}", String::from_utf8_lossy(answer)));
+    let head = std::str::from_utf8(&answer[..end]).unwrap();
+    let mut lines = head.split("\r\n");
+    let status = lines.next().unwrap().split(' ').nth(1).unwrap().parse().unwrap();
+    let mut headers = HeaderMap::new();
+    for line in lines {
+        let (name, value) = line.split_once(": ").unwrap();
+        headers.append(name.parse::<reqwest::header::HeaderName>().unwrap(), value.parse().unwrap());
+    }
+    let body = serde_json::from_slice(&answer[end + 4..]).unwrap_or_default();
+    Answer { status, headers, body, asked: asked.to_owned() }
+}
+
+impl Answer {
+    /// A header's value.
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
+        self.headers.get(name).map(|value| value.to_str().unwrap())
+    }
+
+    /// Asserts success with exactly `fields` and gives the body.
+    #[track_caller]
+    pub(crate) fn ok(self, fields: &str) -> Value {
+        assert_eq!(self.status, 200, "{}: {}", self.asked, self.body);
+        assert!(self.header("x-request-id").is_some(), "{}: no X-Request-Id", self.asked);
+        assert_fields(&self.body, fields);
+        self.body
+    }
+
+    /// Asserts a refusal in the envelope with this status and code, and gives the message.
+    #[track_caller]
+    pub(crate) fn refused(&self, status: u16, code: &str) -> &str {
+        let found = (self.status, self.body["error"]["code"].as_str());
+        assert_eq!(found, (status, Some(code)), "{}: {}", self.asked, self.body);
+        assert_fields(&self.body, "error:object");
+        assert_fields(&self.body["error"], "code:text message:text");
+        assert!(self.header("x-request-id").is_some(), "{}: no X-Request-Id", self.asked);
+        let message = self.body["error"]["message"].as_str().unwrap();
+        assert!(!message.is_empty(), "{}: no message", self.asked);
+        message
+    }
+}
+
+/// `text` as one segment of a path, every byte of it that is not a letter or digit escaped.
+pub(crate) fn segment(text: &str) -> String {
+    let mut escaped = String::new();
+    for byte in text.bytes() {
+        if byte.is_ascii_alphanumeric() {
+            escaped.push(char::from(byte));
+        } else {
+            let _ = write!(escaped, "%{byte:02X}");
+        }
+    }
+    escaped
+}

@@ -1,0 +1,76 @@
+//! One engine without an orchestrator.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::PathBuf;
+
+use contract::EngineKey;
+use serde_json::json;
+use strict_provider::StrictProvider;
+
+use super::http::{ask, client};
+use super::{Engine, Home, Program, eventually};
+
+/// The place of an engine: what its container contract's variables say.
+#[derive(Debug)]
+pub(crate) struct LoneEngine {
+    pub(crate) home: Home,
+    pub(crate) variables: BTreeMap<String, String>,
+    key: EngineKey,
+}
+
+impl LoneEngine {
+    pub(crate) fn new() -> Self {
+        let home = Home::new();
+        let key = EngineKey::generate().unwrap();
+        let catalog = home.path().join("catalog");
+        fs::create_dir(&catalog).unwrap();
+        let variables = [
+            ("ENGINE_KEY_HASH", key.hash().to_hex()),
+            ("SQLITE_DB_PATH", home.path().join("brain.sqlite").to_str().unwrap().to_owned()),
+            ("CATALOG_DIR", catalog.to_str().unwrap().to_owned()),
+            ("ENGINE_HOST", "127.0.0.1".to_owned()),
+            ("ENGINE_PORT", home.ports.first().to_string()),
+            ("LLM_PROVIDER", "scripted".to_owned()),
+        ];
+        let variables = variables.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
+        Self { home, variables, key }
+    }
+
+    /// Sets a variable.
+    pub(crate) fn with(mut self, name: &str, value: impl Into<String>) -> Self {
+        self.variables.insert(name.to_owned(), value.into());
+        self
+    }
+
+    /// Lets it talk to the strict provider in the words of `wire`.
+    pub(crate) fn with_provider(self, wire: &str, provider: &StrictProvider) -> Self {
+        let base = if wire == "openai" { provider.openai_base_url() } else { provider.base_url() };
+        self.with("LLM_PROVIDER", wire).with("LLM_BASE_URL", base).with("LLM_API_KEY", "provider-key")
+    }
+
+    pub(crate) fn brain(&self) -> PathBuf {
+        self.home.path().join("brain.sqlite")
+    }
+
+    /// Begins the engine.
+    pub(crate) fn launch(&self) -> Program {
+        self.home.run(&["engine"], &self.variables)
+    }
+
+    /// Starts the engine and waits until it answers.
+    pub(crate) async fn start(&self) -> (Program, Engine) {
+        let mut program = self.launch();
+        let url = format!("http://127.0.0.1:{}", self.variables["ENGINE_PORT"]);
+        let http = client();
+        eventually("the engine answers", async || {
+            assert!(program.runs(), "the engine ended: {}", program.output());
+            http.get(format!("{url}/health")).send().await.is_ok().then_some(())
+        })
+        .await;
+        let engine = Engine::new(&json!({"engine_id": "", "url": url, "api_key": self.key.expose()}));
+        // The answer is the engine's own, not that of another process on the port.
+        assert_eq!(ask(engine.request(reqwest::Method::GET, "/openapi.json")).await.status, 200);
+        (program, engine)
+    }
+}

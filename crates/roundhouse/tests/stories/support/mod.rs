@@ -1,0 +1,41 @@
+//! What the stories share: a place to run the binary in, clients of both services, and the contract's forms.
+
+pub(crate) mod fleet;
+pub(crate) mod form;
+pub(crate) mod home;
+pub(crate) mod http;
+pub(crate) mod lone_engine;
+pub(crate) mod ports;
+pub(crate) mod processes;
+pub(crate) mod sse;
+pub(crate) mod turn;
+
+use std::time::{Duration, Instant};
+
+pub(crate) use fleet::{Engine, Fleet, Product, Up};
+pub(crate) use form::assert_fields;
+pub(crate) use home::{Ended, Home, Program};
+pub(crate) use http::Answer;
+pub(crate) use lone_engine::LoneEngine;
+pub(crate) use sse::{Event, EventStream};
+
+/// The longest that anything may take which is to happen. Generous: the machine may be busy.
+pub(crate) const DEADLINE: Duration = Duration::from_secs(30);
+
+/// Asks again and again until `probe` gives something.
+pub(crate) async fn eventually<T>(what: &str, mut probe: impl AsyncFnMut() -> Option<T>) -> T {
+    let start = Instant::now();
+    loop {
+        if let Some(found) = probe().await {
+            return found;
+        }
+        assert!(start.elapsed() < DEADLINE, "it did not happen within {DEADLINE:?}: {what}");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+/// Waits for `future`, but not for ever.
+pub(crate) async fn in_time<T>(what: &str, future: impl Future<Output = T>) -> T {
+    let outcome = tokio::time::timeout(DEADLINE, future).await;
+    outcome.unwrap_or_else(|_| panic!("it did not happen within {DEADLINE:?}: {what}"))
+}

@@ -1,0 +1,41 @@
+//! Ranges of ports that no other test uses.
+
+use std::net::{Ipv4Addr, TcpListener};
+use std::sync::atomic::{AtomicU16, Ordering};
+
+/// Below the range from which the system takes the ports of outgoing connections.
+const FIRST: u16 = 20_000;
+const SLOTS: u16 = 200;
+const PORTS_PER_SLOT: u16 = 60;
+
+/// A range of ports. Its first port is held by this process while the range is in use, so that neither
+/// another test nor another run of the tests takes it.
+#[derive(Debug)]
+pub(crate) struct Ports {
+    claim: TcpListener,
+}
+
+impl Ports {
+    /// A range that is nobody's.
+    pub(crate) fn claim() -> Self {
+        static NEXT: AtomicU16 = AtomicU16::new(0);
+        let start = u16::try_from(std::process::id() % u32::from(SLOTS)).unwrap();
+        for _ in 0..SLOTS {
+            let slot = (start + NEXT.fetch_add(1, Ordering::Relaxed)) % SLOTS;
+            if let Ok(claim) = TcpListener::bind((Ipv4Addr::LOCALHOST, FIRST + slot * PORTS_PER_SLOT)) {
+                return Self { claim };
+            }
+        }
+        panic!("all ranges of ports are in use");
+    }
+
+    /// The first port that may be used.
+    pub(crate) fn first(&self) -> u16 {
+        self.claim.local_addr().unwrap().port() + 1
+    }
+
+    /// The last port that may be used.
+    pub(crate) fn last(&self) -> u16 {
+        self.first() + PORTS_PER_SLOT - 2
+    }
+}

@@ -1,0 +1,73 @@
+//! Processes of this machine, found by what their environment says and ended by their id.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::retry_on_intr;
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open, pidfd_send_signal};
+
+/// The living processes whose environment mentions `text`.
+pub(crate) fn mentioning(text: &OsStr) -> Vec<Pid> {
+    let found = fs::read_dir("/proc").unwrap().filter_map(|entry| {
+        let entry = entry.ok()?;
+        let pid = Pid::from_raw(entry.file_name().to_str()?.parse().ok()?)?;
+        // The environment of a zombie is empty, that of another user's process cannot be read.
+        let environment = fs::read(entry.path().join("environ")).ok()?;
+        contains(&environment, text.as_bytes()).then_some(pid)
+    });
+    found.collect()
+}
+
+/// The engines of a deployment: those whose brain lies in its folder.
+pub(crate) fn engines_in(folder: &Path) -> Vec<Pid> {
+    let mut variable = OsStr::new("SQLITE_DB_PATH=").to_owned();
+    variable.push(folder.join("engines"));
+    mentioning(&variable)
+}
+
+/// Whether `bytes` holds `part`.
+pub(crate) fn contains(bytes: &[u8], part: &[u8]) -> bool {
+    bytes.windows(part.len()).any(|window| window == part)
+}
+
+/// Whether there is such a process, dead ones that nobody has asked for included.
+pub(crate) fn is_alive(pid: Pid) -> bool {
+    pidfd_open(pid, PidfdFlags::empty()).is_ok_and(|process| !has_ended(&process, 0))
+}
+
+/// Sends a signal.
+pub(crate) fn signal(pid: Pid, signal: Signal) {
+    kill_process(pid, signal).unwrap();
+}
+
+/// Kills a process and waits for its end.
+pub(crate) fn kill(pid: Pid) {
+    // A process that cannot be opened is gone.
+    let Ok(process) = pidfd_open(pid, PidfdFlags::empty()) else { return };
+    let _ = pidfd_send_signal(&process, Signal::KILL);
+    assert!(has_ended(&process, 10), "process {pid:?} outlived SIGKILL");
+}
+
+/// Kills every process whose environment mentions `text`, also those that are only being started.
+pub(crate) fn sweep(text: &OsStr) {
+    loop {
+        let found = mentioning(text);
+        if found.is_empty() {
+            return;
+        }
+        for pid in found {
+            kill(pid);
+        }
+    }
+}
+
+fn has_ended(process: &OwnedFd, within_seconds: i64) -> bool {
+    let timeout = Timespec { tv_sec: within_seconds, tv_nsec: 0 };
+    let mut waited_for = [PollFd::new(process, PollFlags::IN)];
+    // The signal that a child has ended interrupts the wait.
+    retry_on_intr(|| poll(&mut waited_for, Some(&timeout))).is_ok_and(|ready| ready == 1)
+}

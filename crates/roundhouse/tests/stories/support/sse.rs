@@ -1,0 +1,108 @@
+//! A stream of events as a client reads it.
+
+use std::pin::Pin;
+
+use futures::{Stream, StreamExt as _, TryStreamExt as _};
+use reqwest::RequestBuilder;
+use serde_json::Value;
+use sse_stream::{Sse, SseStream};
+
+use super::form::assert_event;
+use super::in_time;
+
+/// An event with its `id:` line.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Event {
+    pub(crate) id: String,
+    pub(crate) kind: String,
+    pub(crate) data: Value,
+}
+
+/// The events of a turn as they come. Heartbeats are checked and left out.
+pub(crate) struct EventStream {
+    events: Pin<Box<dyn Stream<Item = Result<Sse, String>> + Send>>,
+    /// Those that were read so far.
+    pub(crate) seen: Vec<Event>,
+}
+
+impl Event {
+    pub(crate) fn ts(&self) -> i64 {
+        self.data["ts"].as_i64().unwrap()
+    }
+
+    pub(crate) fn text(&self) -> &str {
+        self.data["text"].as_str().unwrap_or_default()
+    }
+
+    /// The phase of a lifecycle event.
+    pub(crate) fn phase(&self) -> Option<&str> {
+        (self.kind == "thread_lifecycle").then(|| self.data["phase"].as_str().unwrap())
+    }
+}
+
+impl EventStream {
+    /// Sends a request whose answer must be a stream of events.
+    pub(crate) async fn open(request: RequestBuilder) -> Self {
+        let response = in_time("the stream begins", request.send()).await.unwrap();
+        let status = response.status();
+        let header =
+            |name: &str| response.headers().get(name).map(|value| value.to_str().unwrap().to_owned());
+        let head = [header("content-type"), header("cache-control"), header("x-accel-buffering")];
+        assert!(status == 200, "no stream but {status}: {}", response.text().await.unwrap());
+        assert_eq!(head[0].as_deref(), Some("text/event-stream"));
+        assert_eq!(head[1].as_deref(), Some("no-cache, no-transform"));
+        assert_eq!(head[2].as_deref(), Some("no"));
+        let events = SseStream::from_bytes_stream(response.bytes_stream()).map_err(|error| error.to_string());
+        Self { events: events.boxed(), seen: Vec::new() }
+    }
+
+    /// The next event; none at the end, an error where the connection broke.
+    pub(crate) async fn try_next(&mut self) -> Result<Option<Event>, String> {
+        loop {
+            let Some(sse) = in_time("the next event", self.events.next()).await.transpose()? else {
+                return Ok(None);
+            };
+            let kind = sse.event.expect("every event has its type");
+            let data: Value = serde_json::from_str(&sse.data.expect("every event has data")).unwrap();
+            if kind == "heartbeat" {
+                assert_eq!(sse.id, None, "a heartbeat has no id");
+                continue;
+            }
+            assert_event(&kind, &data);
+            let event = Event { id: sse.id.expect("every event has an id"), kind, data };
+            assert_eq!(event.id, event.ts().to_string(), "the id is the ts");
+            self.seen.push(event.clone());
+            return Ok(Some(event));
+        }
+    }
+
+    /// The next event; none at the end.
+    pub(crate) async fn next(&mut self) -> Option<Event> {
+        self.try_next().await.unwrap_or_else(|error| {
+            panic!("the stream broke after {} events: {error}; last {:?}", self.seen.len(), self.seen.last())
+        })
+    }
+
+    /// Reads until an event is as wanted.
+    pub(crate) async fn until(&mut self, what: &str, wanted: impl Fn(&Event) -> bool) -> Event {
+        loop {
+            match self.next().await {
+                Some(event) if wanted(&event) => return event,
+                Some(_) => {}
+                None => panic!("the stream ended without {what}; it had {:#?}", self.seen),
+            }
+        }
+    }
+
+    /// Reads to the end; gives all events, those read before included.
+    pub(crate) async fn rest(mut self) -> Vec<Event> {
+        while self.next().await.is_some() {}
+        self.seen
+    }
+
+    /// Reads until the connection breaks or ends; gives all events.
+    pub(crate) async fn until_broken(mut self) -> Vec<Event> {
+        while let Ok(Some(_)) = self.try_next().await {}
+        self.seen
+    }
+}

@@ -1,0 +1,101 @@
+//! What a client makes of the events of a turn.
+
+use serde_json::Value;
+
+use super::Event;
+
+/// Asserts what holds for the events of every whole turn: their order, their brackets and their end.
+#[track_caller]
+pub(crate) fn assert_whole(events: &[Event]) {
+    assert!(events.is_sorted_by(|a, b| a.ts() < b.ts()), "ts does not rise strictly: {events:#?}");
+    assert_eq!(events.first().and_then(Event::phase), Some("started"), "{events:#?}");
+    for event in events {
+        assert_eq!(event.data["turn_id"], events[0].data["turn_id"], "another turn's event: {event:?}");
+        assert_eq!(event.data["task_id"], events[0].data["task_id"], "another task's event: {event:?}");
+        if event.phase().is_some() {
+            assert_eq!(event.data["message_id"], events[0].data["message_id"], "{event:?}");
+        }
+    }
+    let end = events
+        .iter()
+        .position(|event| event.kind == "error" || matches!(event.phase(), Some("completed" | "cancelled")));
+    assert_eq!(end, Some(events.len() - 1), "nothing follows the end: {events:#?}");
+    assert_blocks(events);
+    assert_tools(events);
+}
+
+/// Every delta stands in a block of its type, and the blocks are counted through the turn.
+#[track_caller]
+fn assert_blocks(events: &[Event]) {
+    let mut open: Option<(&Value, &str)> = None;
+    let mut blocks = 0;
+    for event in events {
+        match event.kind.as_str() {
+            "content_block_start" => {
+                assert_eq!(open, None, "two blocks at once: {event:?}");
+                assert_eq!(event.data["index"], blocks, "blocks are counted through the turn: {event:?}");
+                blocks += 1;
+                open = Some((&event.data["index"], event.data["block_type"].as_str().unwrap()));
+            }
+            "content_block_stop" => {
+                let (index, _) = open.take().unwrap_or_else(|| panic!("no block is open: {event:?}"));
+                assert_eq!(&event.data["index"], index);
+            }
+            "text_delta" => assert_eq!(open.map(|block| block.1), Some("text"), "{event:?}"),
+            "thinking_delta" => assert_eq!(open.map(|block| block.1), Some("thinking"), "{event:?}"),
+            _ => {}
+        }
+    }
+    let failed = events.last().is_some_and(|event| event.kind == "error");
+    assert!(open.is_none() || failed, "a block is left open: {events:#?}");
+}
+
+/// Every tool result follows its call.
+#[track_caller]
+fn assert_tools(events: &[Event]) {
+    let ids = |kind: &str| -> Vec<&Value> {
+        events.iter().filter(|event| event.kind == kind).map(|event| &event.data["tool_call_id"]).collect()
+    };
+    assert_eq!(ids("tool_call"), ids("tool_result"), "{events:#?}");
+}
+
+/// The text that a client shows which honours `void_after`.
+pub(crate) fn shown(events: &[Event], kind: &str) -> String {
+    let mut chunks: Vec<&Event> = Vec::new();
+    for event in events {
+        if event.phase() == Some("retrying") {
+            let void_after = event.data["void_after"].as_i64().unwrap();
+            chunks.retain(|chunk| chunk.ts() <= void_after);
+        }
+        if event.kind == kind {
+            chunks.push(event);
+        }
+    }
+    chunks.iter().map(|event| event.text()).collect()
+}
+
+/// The phases of a turn in their order.
+pub(crate) fn phases(events: &[Event]) -> Vec<&str> {
+    events.iter().filter_map(Event::phase).collect()
+}
+
+/// The text of a turn that completed, once the deltas have been found to say the same.
+#[track_caller]
+pub(crate) fn completed(events: &[Event]) -> &str {
+    assert_whole(events);
+    let last = events.last().unwrap();
+    assert_eq!(last.phase(), Some("completed"), "{events:#?}");
+    let text = last.text();
+    let shown = shown(events, "text_delta");
+    assert!(shown.ends_with(text), "completed says {text:?}, the deltas {shown:?}");
+    text
+}
+
+/// The `error` of a turn that failed, once its end has been found right.
+#[track_caller]
+pub(crate) fn errored(events: &[Event]) -> &Value {
+    assert_whole(events);
+    let [.., errored, error] = events else { panic!("too few events: {events:#?}") };
+    assert_eq!((errored.phase(), error.kind.as_str()), (Some("errored"), "error"), "{events:#?}");
+    &error.data
+}

@@ -1,0 +1,212 @@
+//! Configuration from environment variables: typed, and all faults reported at once.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::time::Duration;
+
+/// A source of variables.
+pub trait Env {
+    /// The value of `name`, if it is set.
+    fn get(&self, name: &str) -> Option<String>;
+
+    /// The names of all variables that are set.
+    fn names(&self) -> Vec<String>;
+}
+
+/// The environment of this process. A value that is not UTF-8 counts as not set.
+#[derive(Clone, Copy, Debug)]
+pub struct ProcessEnv;
+
+impl Env for ProcessEnv {
+    fn get(&self, name: &str) -> Option<String> {
+        std::env::var(name).ok()
+    }
+
+    fn names(&self) -> Vec<String> {
+        std::env::vars_os().filter_map(|(name, _)| name.into_string().ok()).collect()
+    }
+}
+
+/// Variables from a map, for tests.
+impl Env for BTreeMap<String, String> {
+    fn get(&self, name: &str) -> Option<String> {
+        BTreeMap::get(self, name).cloned()
+    }
+
+    fn names(&self) -> Vec<String> {
+        self.keys().cloned().collect()
+    }
+}
+
+/// A variable that does not hold what it must.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fault {
+    /// The variable.
+    pub name: String,
+    /// What it holds, masked if it is a secret; none if it is not set.
+    pub holds: Option<String>,
+    /// What it must be.
+    pub must_be: String,
+}
+
+/// All that is wrong with a configuration. Its text is for the person who wrote it.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub struct Faults(Vec<Fault>);
+
+impl Faults {
+    /// Each fault.
+    pub fn iter(&self) -> impl Iterator<Item = &Fault> {
+        self.0.iter()
+    }
+}
+
+impl fmt::Display for Faults {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the configuration has {} fault(s):", self.0.len())?;
+        for Fault { name, holds, must_be } in &self.0 {
+            match holds {
+                Some(value) => write!(f, "\n  {name} is `{value}`: it must be {must_be}")?,
+                None => write!(f, "\n  {name} is not set: it must be {must_be}")?,
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Reads variables, and gathers what is wrong with them. An empty variable counts as not set.
+pub struct Reader<'a> {
+    env: &'a dyn Env,
+    faults: Vec<Fault>,
+}
+
+impl<'a> Reader<'a> {
+    /// A reader of `env` that has met no fault yet.
+    pub fn new(env: &'a dyn Env) -> Self {
+        Self { env, faults: Vec::new() }
+    }
+
+    /// The variable, if it is set and not empty.
+    pub fn text(&self, name: &str) -> Option<String> {
+        self.env.get(name).filter(|value| !value.is_empty())
+    }
+
+    /// The variable as `parse` reads it, or `default` if it is not set. A fault if `parse` gives none.
+    pub fn or<T>(
+        &mut self,
+        name: &str,
+        must_be: &str,
+        default: T,
+        parse: impl FnOnce(&str) -> Option<T>,
+    ) -> T {
+        let Some(value) = self.text(name) else { return default };
+        if let Some(parsed) = parse(&value) {
+            return parsed;
+        }
+        self.fault(name, Some(value), must_be);
+        default
+    }
+
+    /// The variable as `parse` reads it. None, and a fault, if it is not set or `parse` gives none.
+    pub fn required<T>(
+        &mut self,
+        name: &str,
+        must_be: &str,
+        parse: impl FnOnce(&str) -> Option<T>,
+    ) -> Option<T> {
+        let value = self.text(name);
+        let parsed = value.as_deref().and_then(parse);
+        if parsed.is_none() {
+            self.fault(name, value, must_be);
+        }
+        parsed
+    }
+
+    /// Like [`Reader::required`], for a secret: a fault shows no more of it than its length.
+    pub fn required_secret<T>(
+        &mut self,
+        name: &str,
+        must_be: &str,
+        parse: impl FnOnce(&str) -> Option<T>,
+    ) -> Option<T> {
+        let value = self.text(name);
+        let parsed = value.as_deref().and_then(parse);
+        if parsed.is_none() {
+            let masked = value.map(|value| format!("*** ({} characters)", value.chars().count()));
+            self.fault(name, masked, must_be);
+        }
+        parsed
+    }
+
+    /// Notes a fault that no single parser sees.
+    pub fn fault(&mut self, name: &str, holds: Option<String>, must_be: &str) {
+        self.faults.push(Fault { name: name.to_owned(), holds, must_be: must_be.to_owned() });
+    }
+
+    /// `value`, unless a fault was met or there is none (then a fault was met).
+    pub fn finish<T>(self, value: Option<T>) -> Result<T, Faults> {
+        match value {
+            Some(value) if self.faults.is_empty() => Ok(value),
+            _ => Err(Faults(self.faults)),
+        }
+    }
+}
+
+/// Parses seconds, decimals allowed (`0.2`): 0 to about 31,000 years.
+pub fn seconds(text: &str) -> Option<Duration> {
+    let seconds: f64 = text.trim().parse().ok()?;
+    if seconds > 1e12 { None } else { Duration::try_from_secs_f64(seconds).ok() }
+}
+
+/// Parses a lifetime: seconds, or a whole number of hours or minutes (`3h`, `90m`).
+pub fn lifetime(text: &str) -> Option<Duration> {
+    let text = text.trim();
+    let whole =
+        |number: &str, unit: u64| number.parse::<u64>().ok()?.checked_mul(unit).map(Duration::from_secs);
+    if let Some(hours) = text.strip_suffix('h') {
+        whole(hours, 3_600)
+    } else if let Some(minutes) = text.strip_suffix('m') {
+        whole(minutes, 60)
+    } else {
+        seconds(text)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn env(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
+        pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
+    }
+
+    #[test]
+    fn all_faults_are_reported_at_once_and_secrets_are_masked() {
+        let env = env(&[("PORT", "many"), ("KEY", "hunter2"), ("EMPTY", "")]);
+        let mut reader = Reader::new(&env);
+        let port = reader.or("PORT", "a port", 8_000_u16, |text| text.parse().ok());
+        let key = reader.required_secret("KEY", "43 characters", |_| None::<String>);
+        let empty = reader.required("EMPTY", "a folder", |text| Some(text.to_owned()));
+        assert_eq!(port, 8_000);
+        let faults = reader.finish(key.zip(empty)).unwrap_err().to_string();
+        assert_eq!(
+            faults,
+            "the configuration has 3 fault(s):\n  PORT is `many`: it must be a port\n  \
+             KEY is `*** (7 characters)`: it must be 43 characters\n  \
+             EMPTY is not set: it must be a folder"
+        );
+    }
+
+    #[test]
+    fn durations_are_read_in_their_forms() {
+        assert_eq!(seconds("0.2"), Some(Duration::from_millis(200)));
+        for wrong in ["-1", "NaN", "inf", "1e13", "x", ""] {
+            assert_eq!(seconds(wrong), None, "{wrong}");
+        }
+        assert_eq!(lifetime("3h"), Some(Duration::from_hours(3)));
+        assert_eq!(lifetime("90m"), Some(Duration::from_mins(90)));
+        assert_eq!(lifetime("1.5"), Some(Duration::from_millis(1_500)));
+        for wrong in ["h", "1.5h", "-1m", "99999999999999999999h", "3d"] {
+            assert_eq!(lifetime(wrong), None, "{wrong}");
+        }
+    }
+}

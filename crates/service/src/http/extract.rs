@@ -1,0 +1,165 @@
+//! Extractors that refuse in the envelope: 400 with the field and what it must be, 413 over the limit.
+//!
+//! They come after authentication in a handler's arguments: axum runs them in order, so a bad key is answered
+//! before the path, the query or the body is looked at.
+
+use axum::body::Bytes;
+use axum::extract::rejection::BytesRejection;
+use axum::extract::{FromRequest, FromRequestParts, Request};
+use axum::http::StatusCode;
+use axum::http::request::Parts;
+use contract::ErrorCode;
+use serde::de::DeserializeOwned;
+
+use super::ApiError;
+
+fn invalid(message: impl Into<String>) -> ApiError {
+    ApiError::new(ErrorCode::InvalidRequest, message)
+}
+
+/// A JSON body, whatever its `Content-Type`. An empty body is read as `{}`.
+#[derive(Debug)]
+pub struct Json<T>(pub T);
+
+impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Json<T> {
+    type Rejection = ApiError;
+
+    async fn from_request(request: Request, state: &S) -> Result<Self, ApiError> {
+        let body = Bytes::from_request(request, state).await.map_err(|rejection| unread(&rejection))?;
+        parse(&body).map(Json)
+    }
+}
+
+fn unread(rejection: &BytesRejection) -> ApiError {
+    match rejection.status() {
+        StatusCode::PAYLOAD_TOO_LARGE => {
+            ApiError::new(ErrorCode::PayloadTooLarge, "the body is larger than this service takes")
+        }
+        _ => invalid("the body could not be read to its end"),
+    }
+}
+
+fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, ApiError> {
+    let body = if body.iter().all(u8::is_ascii_whitespace) { b"{}" } else { body };
+    // serde reads a struct from an array too, field by field; the contract knows objects only.
+    if body.iter().find(|byte| !byte.is_ascii_whitespace()) != Some(&b'{') {
+        return Err(invalid("the body must be a JSON object"));
+    }
+    let mut deserializer = serde_json::Deserializer::from_slice(body);
+    let value = serde_path_to_error::deserialize(&mut deserializer).map_err(|error| {
+        let path = error.path().to_string();
+        // The path of a problem with the object itself, such as a missing field, is `.`.
+        if path == "." {
+            invalid(error.inner().to_string())
+        } else {
+            invalid(format!("`{path}`: {}", error.inner()))
+        }
+    })?;
+    deserializer.end().map_err(|error| invalid(format!("the body must be one JSON object: {error}")))?;
+    Ok(value)
+}
+
+/// Parameters from the path, percent-decoded.
+#[derive(Debug)]
+pub struct Path<T>(pub T);
+
+impl<S: Send + Sync, T: DeserializeOwned + Send> FromRequestParts<S> for Path<T> {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
+        // axum leaves a malformed escape as it stands, so `%zz` would pass for a name.
+        if !escapes_are_well_formed(parts.uri.path()) {
+            return Err(invalid(
+                "the path has a malformed escape: `%` must be followed by two hexadecimal digits",
+            ));
+        }
+        match axum::extract::Path::from_request_parts(parts, state).await {
+            Ok(axum::extract::Path(value)) => Ok(Self(value)),
+            Err(rejection) => Err(invalid(format!("the path is invalid: {}", rejection.body_text()))),
+        }
+    }
+}
+
+fn escapes_are_well_formed(path: &str) -> bool {
+    path.split('%').skip(1).all(|rest| rest.bytes().take(2).filter(u8::is_ascii_hexdigit).count() == 2)
+}
+
+/// Parameters from the query.
+#[derive(Debug)]
+pub struct Query<T>(pub T);
+
+impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for Query<T> {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
+        match axum::extract::Query::from_request_parts(parts, state).await {
+            Ok(axum::extract::Query(value)) => Ok(Self(value)),
+            Err(rejection) => Err(invalid(format!("the query is invalid: {}", rejection.body_text()))),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use contract::orchestrator::{ProvisionEngine, RegisterProduct};
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn refusal<T: DeserializeOwned>(body: &str) -> String {
+        match parse::<T>(body.as_bytes()) {
+            Ok(_) => panic!("{body} was taken"),
+            Err(error) => format!("{error:?}"),
+        }
+    }
+
+    #[test]
+    fn a_refusal_names_the_field_and_what_it_must_be() {
+        for (body, named) in [
+            ("", "missing field `user_id`"),
+            ("{}", "missing field `user_id`"),
+            (r#"{"user_id": null}"#, "`user_id`: invalid type: null"),
+            (r#"{"user_id": 7}"#, "`user_id`: invalid type: integer"),
+            (r#"{"user_id": ""}"#, "`user_id`: must be 1 to 256 bytes"),
+            (
+                r#"{"user_id": "a", "engine_version": "svc-engine:latest"}"#,
+                "`engine_version`: must be an image",
+            ),
+            (r#"["a"]"#, "must be a JSON object"),
+            (r#""a""#, "must be a JSON object"),
+            (r#"{"user_id": "a"} {}"#, "must be one JSON object"),
+            (r#"{"user_id": "a""#, "EOF"),
+        ] {
+            let refusal = refusal::<ProvisionEngine>(body);
+            assert!(refusal.contains(named), "{body}: {refusal}");
+        }
+        let nested = refusal::<RegisterProduct>(
+            r#"{"slug": "a", "display_name": "A", "policy": {"max_engines": "3"}}"#,
+        );
+        assert!(nested.contains("`policy.max_engines`"), "{nested}");
+    }
+
+    #[test]
+    fn unknown_fields_are_ignored() {
+        let body = br#"{"user_id": "a", "colour": "red"}"#;
+        assert_eq!(parse::<ProvisionEngine>(body).unwrap().user_id.as_str(), "a");
+    }
+
+    proptest! {
+        #[test]
+        fn no_body_panics_the_parser(body in prop::collection::vec(any::<u8>(), 0..200)) {
+            let _ = parse::<ProvisionEngine>(&body);
+        }
+
+        #[test]
+        fn escapes_are_judged_like_a_decoder_would(path in "(%[0-9a-fA-F]{2}|[a-z/]|%){0,12}") {
+            let mut rest = path.as_bytes();
+            let mut good = true;
+            while let Some(at) = rest.iter().position(|byte| *byte == b'%') {
+                good &= rest.len() >= at + 3 && rest[at + 1..at + 3].iter().all(u8::is_ascii_hexdigit);
+                rest = &rest[at + 1..];
+            }
+            prop_assert_eq!(escapes_are_well_formed(&path), good);
+        }
+    }
+}

@@ -1,0 +1,13 @@
+//! What both HTTP services of Roundhouse share, so that they behave alike: the accept loop and its drain,
+//! the error envelope, extraction, request ids, configuration from the environment, the clock, logs.
+//!
+//! Nothing here knows what a product, an engine or a turn is.
+
+pub mod clock;
+pub mod env;
+pub mod http;
+pub mod limits;
+pub mod logging;
+pub mod serve;
+pub mod signals;
+pub mod trace_context;

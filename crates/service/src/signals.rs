@@ -1,0 +1,42 @@
+//! The signals that ask a process to end.
+
+use tokio::signal::unix::{SignalKind, signal};
+
+/// Which signal asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Asked {
+    /// SIGINT: Ctrl-C at a terminal.
+    Interrupt,
+    /// SIGTERM: a supervisor.
+    Terminate,
+    /// SIGHUP: the terminal went away.
+    Hangup,
+}
+
+/// Listens for SIGINT, SIGTERM and SIGHUP from the moment it is made, so that none is missed before
+/// [`Endings::asked`] is awaited.
+pub struct Endings {
+    interrupt: tokio::signal::unix::Signal,
+    terminate: tokio::signal::unix::Signal,
+    hangup: tokio::signal::unix::Signal,
+}
+
+impl Endings {
+    /// Begins to listen.
+    pub fn listen() -> std::io::Result<Self> {
+        Ok(Self {
+            interrupt: signal(SignalKind::interrupt())?,
+            terminate: signal(SignalKind::terminate())?,
+            hangup: signal(SignalKind::hangup())?,
+        })
+    }
+
+    /// Waits until this process is asked to end.
+    pub async fn asked(&mut self) -> Asked {
+        tokio::select! {
+            _ = self.interrupt.recv() => Asked::Interrupt,
+            _ = self.terminate.recv() => Asked::Terminate,
+            _ = self.hangup.recv() => Asked::Hangup,
+        }
+    }
+}

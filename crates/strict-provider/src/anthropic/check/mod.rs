@@ -1,0 +1,115 @@
+//! The rules of a Messages request.
+//!
+//! Each rule is documented by the vendor or is known from the refusals that its users quote; the
+//! messages are as near to the vendor's as we know them. First come the fields one by one, then what
+//! has to fit together across messages, in the order in which the vendor reports them.
+
+mod cache;
+mod content;
+mod pairing;
+mod sampling;
+mod thinking;
+mod tools;
+
+use serde_json::Value;
+
+use super::has_no_sampling;
+use super::read::Node;
+use crate::protocol::{ApiError, Context, Incoming};
+
+/// The parameters of `POST /v1/messages` in every version.
+const PARAMETERS: &[&str] = &[
+    "model",
+    "messages",
+    "max_tokens",
+    "system",
+    "stream",
+    "stop_sequences",
+    "tools",
+    "tool_choice",
+    "thinking",
+    "metadata",
+    "service_tier",
+    "output_config",
+    "cache_control",
+    "container",
+    "inference_geo",
+    "speed",
+    "diagnostics",
+];
+
+/// Checks a request.
+pub(super) fn check(request: &Incoming, context: &Context<'_>) -> Result<(), ApiError> {
+    let root = Node::root(&request.body);
+    if !request.body.is_object() {
+        return Err(ApiError::invalid("The request body is not valid JSON: a JSON object is expected"));
+    }
+    let of_version: &[&str] = if has_no_sampling(&request.headers) { &[] } else { sampling::PARAMETERS };
+    root.only(&[PARAMETERS, of_version].concat())?;
+    check_scalars(&root)?;
+    let thinking = thinking::check_config(&root, &request.headers)?;
+    sampling::check(&root, thinking)?;
+    check_system(&root)?;
+    tools::check(&root, thinking)?;
+    let messages = root.required("messages")?.list()?;
+    content::check_messages(&root, &messages)?;
+    cache::check(&root)?;
+    pairing::check(&messages)?;
+    thinking::check_blocks(request, &messages, thinking, context)
+}
+
+fn check_scalars(root: &Node<'_>) -> Result<(), ApiError> {
+    let model = root.required("model")?;
+    if model.string()?.is_empty() {
+        return Err(model.refuse("String should have at least 1 character"));
+    }
+    let max_tokens = root.required("max_tokens")?;
+    if max_tokens.integer()? < 1 {
+        return Err(max_tokens.refuse("Input should be greater than or equal to 1"));
+    }
+    if let Some(stream) = root.member("stream") {
+        stream.boolean()?;
+    }
+    if let Some(tier) = root.member("service_tier") {
+        tier.one_of(&["auto", "standard_only"])?;
+    }
+    if let Some(metadata) = root.member("metadata") {
+        metadata.only(&["user_id"])?;
+    }
+    if let Some(sequences) = root.member("stop_sequences") {
+        for sequence in sequences.list()? {
+            if sequence.string()?.trim().is_empty() {
+                return Err(ApiError::invalid(
+                    "stop_sequences: each stop sequence must contain non-whitespace",
+                ));
+            }
+        }
+    }
+    check_output_config(root)
+}
+
+fn check_output_config(root: &Node<'_>) -> Result<(), ApiError> {
+    let Some(config) = root.member("output_config") else { return Ok(()) };
+    config.only(&["effort", "format"])?;
+    if let Some(effort) = config.member("effort") {
+        effort.one_of(&["low", "medium", "high", "xhigh", "max"])?;
+    }
+    if let Some(format) = config.member("format") {
+        format.only(&["type", "schema"])?;
+        format.tag(&["json_schema"])?;
+        format.required("schema")?.object()?;
+    }
+    Ok(())
+}
+
+fn check_system(root: &Node<'_>) -> Result<(), ApiError> {
+    let Some(system) = root.member("system") else { return Ok(()) };
+    if matches!(system.value, Value::String(_)) {
+        return Ok(());
+    }
+    for block in system.list()? {
+        block.tag(&["text"])?;
+        content::check_text(&block, "system")?;
+    }
+    Ok(())
+}

@@ -1,0 +1,87 @@
+//! Tool calls and their results come in pairs
+//! (<https://platform.claude.com/docs/en/agents-and-tools/tool-use/implement-tool-use>): the message
+//! after a call answers every call of its message, once, before anything else.
+
+use std::collections::HashSet;
+
+use serde_json::Value;
+
+use super::super::read::{Node, kind};
+use super::content::role;
+use crate::protocol::ApiError;
+
+pub(super) fn check(messages: &[Node<'_>]) -> Result<(), ApiError> {
+    let mut all_calls = HashSet::new();
+    let mut open_calls: Vec<&str> = Vec::new();
+    for (index, message) in messages.iter().enumerate() {
+        check_results(message, &open_calls)?;
+        check_answered(index, &open_calls, &leading_results(message))?;
+        open_calls = calls(message);
+        for (block, call) in
+            blocks_of(message).filter(|block| kind(block.value) == "tool_use").zip(&open_calls)
+        {
+            if !all_calls.insert(*call) {
+                return Err(block.refuse("`tool_use` ids must be unique"));
+            }
+        }
+    }
+    check_answered(messages.len(), &open_calls, &HashSet::new())
+}
+
+/// Every result answers a call of the message before, and no call is answered twice.
+fn check_results(message: &Node<'_>, open_calls: &[&str]) -> Result<(), ApiError> {
+    let mut answered = HashSet::new();
+    for block in blocks_of(message) {
+        let Some(id) = result_id(block.value) else { continue };
+        if !open_calls.contains(&id) {
+            return Err(block.refuse(&format!(
+                "unexpected `tool_use_id` found in `tool_result` blocks: {id}. Each `tool_result` block must have \
+                 a corresponding `tool_use` block in the previous message."
+            )));
+        }
+        if !answered.insert(id) {
+            return Err(block.refuse(&format!(
+                "each tool_use must have a single result. Found multiple `tool_result` blocks with id: {id}"
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// Every call of the message before is answered. A result behind other content does not count, so a
+/// message with text first is refused in the same words.
+fn check_answered(index: usize, open_calls: &[&str], results: &HashSet<&str>) -> Result<(), ApiError> {
+    let missing: Vec<&str> = open_calls.iter().copied().filter(|id| !results.contains(id)).collect();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    Err(ApiError::invalid(format!(
+        "messages.{}: `tool_use` ids were found without `tool_result` blocks immediately after: {}. Each `tool_use` \
+         block must have a corresponding `tool_result` block in the next message.",
+        index.saturating_sub(1),
+        missing.join(", ")
+    )))
+}
+
+fn calls<'a>(message: &Node<'a>) -> Vec<&'a str> {
+    if role(message) != "assistant" {
+        return Vec::new();
+    }
+    blocks_of(message)
+        .filter(|block| kind(block.value) == "tool_use")
+        .filter_map(|block| block.value.get("id").and_then(Value::as_str))
+        .collect()
+}
+
+fn leading_results<'a>(message: &Node<'a>) -> HashSet<&'a str> {
+    blocks_of(message).map_while(|block| result_id(block.value)).collect()
+}
+
+fn result_id(block: &Value) -> Option<&str> {
+    block.get("tool_use_id").filter(|_| kind(block) == "tool_result")?.as_str()
+}
+
+/// The blocks of a message; none for a string.
+fn blocks_of<'a>(message: &Node<'a>) -> impl Iterator<Item = Node<'a>> {
+    message.member("content").and_then(|content| content.list().ok()).unwrap_or_default().into_iter()
+}

@@ -1,0 +1,49 @@
+//! The fingerprint of a conversation up to an answer, for the vendor's "preserved thinking": the
+//! newest models bind a thinking block to the `system`, the `tools` and the messages before it
+//! (<https://platform.claude.com/docs/en/build-with-claude/preserved-thinking>).
+//!
+//! Cache marks are no part of it, nor is earlier thinking, which a client may leave out.
+
+use serde_json::{Value, json};
+
+use super::read::{blocks, kind};
+use crate::ledger::{Fingerprint, Prefix};
+
+/// The fingerprint of everything before the message at `end`.
+pub(super) fn prefix(body: &Value, end: usize) -> Prefix {
+    let system = body.get("system").map(blocks).unwrap_or_default();
+    let tools = body.get("tools").cloned().unwrap_or_default();
+    let messages = body.get("messages").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
+    let messages: Vec<Value> = messages.iter().take(end).map(bare_message).collect();
+    Prefix {
+        system: Fingerprint::of(&bare(Value::Array(system))),
+        tools: Fingerprint::of(&bare(tools)),
+        messages: Fingerprint::of(&Value::Array(messages)),
+    }
+}
+
+/// A message without thinking and cache marks, its content as blocks.
+fn bare_message(message: &Value) -> Value {
+    let content = message.get("content").map(blocks).unwrap_or_default();
+    let content: Vec<Value> = content
+        .into_iter()
+        .filter(|block| !matches!(kind(block), "thinking" | "redacted_thinking"))
+        .map(bare)
+        .collect();
+    json!({"role": message.get("role"), "content": content})
+}
+
+/// A value without the cache marks at any depth that the API has them.
+fn bare(value: Value) -> Value {
+    match value {
+        Value::Array(values) => Value::Array(values.into_iter().map(bare).collect()),
+        Value::Object(mut members) => {
+            members.remove("cache_control");
+            if let Some(Value::Array(content)) = members.remove("content") {
+                members.insert("content".to_owned(), bare(Value::Array(content)));
+            }
+            Value::Object(members)
+        }
+        other => other,
+    }
+}

@@ -1,0 +1,148 @@
+//! One request through one wire: read, capture, check, take the next reply, answer.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::extract::State;
+use axum::extract::rejection::BytesRejection;
+use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
+use serde_json::Value;
+
+use crate::fault::{Fault, Refusal};
+use crate::plan::{plan_stream, plan_whole};
+use crate::play;
+use crate::protocol::{Answer, ApiError, Context, Incoming, Protocol, Rendered};
+use crate::record::CapturedRequest;
+use crate::reply::{Block, Reply};
+use crate::shared::{Running, Shared};
+
+/// The vendors' limit of a request body.
+pub(crate) const MAX_BODY_BYTES: usize = 32 * 1024 * 1024;
+
+/// Handles a request of the wire `P`.
+pub(crate) async fn exchange<P: Protocol>(
+    State(shared): State<Arc<Shared>>,
+    headers: HeaderMap,
+    raw: Result<Bytes, BytesRejection>,
+) -> Response {
+    let running = shared.begin_answer();
+    let raw = match raw {
+        Ok(raw) => raw,
+        Err(rejection) if rejection.status() == StatusCode::PAYLOAD_TOO_LARGE => {
+            let message = "Request exceeds the maximum size";
+            let error = ApiError::new(rejection.status(), "request_too_large", message);
+            shared.lock().record_refusal(P::WIRE, &error);
+            return error_response::<P>(&error, 0);
+        }
+        // The client has left in the middle of its request, which breaks no rule.
+        Err(rejection) => return rejection.into_response(),
+    };
+    // Null stands for a body that is not JSON: no wire accepts it.
+    let body: Value = serde_json::from_slice(&raw).unwrap_or_default();
+    let request = Incoming { headers, raw, body };
+
+    let (number, accepted) = accept::<P>(&shared, &request);
+    shared.announce_request();
+    match accepted.and_then(|reply| without_refusal::<P>(reply, &request)) {
+        Ok(reply) => answer::<P>(&shared, &request, reply, number, running).await,
+        Err(error) => error_response::<P>(&error, number),
+    }
+}
+
+/// Captures a request, numbers it, checks it and takes the next reply for it.
+fn accept<P: Protocol>(shared: &Shared, request: &Incoming) -> (u64, Result<Reply, ApiError>) {
+    let captured = CapturedRequest::new(P::WIRE, &request.headers, request.body.clone(), request.raw.clone());
+    let settings = &shared.settings;
+    let mut state = shared.lock();
+    let number = state.record_request(captured);
+    let context = Context { settings, ledger: &state.ledger };
+    let checked = P::authorize(&request.headers, &settings.keys).and_then(|()| P::check(request, &context));
+    let accepted = match checked {
+        Ok(()) => Ok(state.next_reply()),
+        Err(error) => {
+            state.record_refusal(P::WIRE, &error);
+            Err(error)
+        }
+    };
+    (number, accepted)
+}
+
+/// The reply unless its script refuses the request. An error event becomes a refusal where there is no
+/// stream to carry it.
+fn without_refusal<P: Protocol>(reply: Reply, request: &Incoming) -> Result<Reply, ApiError> {
+    let refusal = match &reply.fault {
+        Some(Fault::Refuse { refusal }) => refusal,
+        Some(Fault::ErrorEventAfter { .. }) if !request.wants_stream() => &Refusal::Overloaded,
+        _ => return Ok(reply),
+    };
+    Err(P::refusal(refusal, request.model()))
+}
+
+/// Renders the answer, which is done without the lock: others are answered meanwhile.
+async fn answer<P: Protocol>(
+    shared: &Shared,
+    request: &Incoming,
+    reply: Reply,
+    number: u64,
+    running: Running,
+) -> Response {
+    let reply = with_echo::<P>(reply, request);
+    let Rendered { answer, issued } = P::answer(request, &reply, number, &shared.settings);
+    if let Some(issued) = issued {
+        shared.lock().ledger.record(issued);
+    }
+    let (steps, content_type) = match answer {
+        Answer::Stream(transcript) => {
+            let error_event = P::error_event(&P::refusal(&Refusal::Overloaded, request.model()));
+            (plan_stream(&transcript, &reply, error_event), "text/event-stream; charset=utf-8")
+        }
+        Answer::Whole(body) => (plan_whole(&Bytes::from(body.to_string()), &reply), "application/json"),
+    };
+    if let Some(Fault::SlowHeaders { delay_ms }) = reply.fault {
+        tokio::time::sleep(Duration::from_millis(delay_ms)).await;
+    }
+    let mut response = Response::new(play::body(steps, running));
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
+    put_header(headers, P::REQUEST_ID_HEADER, &request_id(number));
+    response
+}
+
+fn with_echo<P: Protocol>(mut reply: Reply, request: &Incoming) -> Reply {
+    for block in &mut reply.blocks {
+        if matches!(block, Block::Echo) {
+            *block = Block::Text { text: P::last_user_text(&request.body) };
+        }
+    }
+    reply
+}
+
+fn error_response<P: Protocol>(error: &ApiError, number: u64) -> Response {
+    let request_id = request_id(number);
+    let body = P::error_body(error, &request_id).to_string();
+    let mut response = Response::new(Body::from(body));
+    *response.status_mut() = error.status;
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    put_header(headers, P::REQUEST_ID_HEADER, &request_id);
+    for (name, value) in &error.headers {
+        put_header(headers, name, value);
+    }
+    response
+}
+
+/// Headers of a script that HTTP does not allow are left out.
+fn put_header(headers: &mut HeaderMap, name: &str, value: &str) {
+    if let (Ok(name), Ok(value)) = (HeaderName::try_from(name), HeaderValue::try_from(value)) {
+        headers.insert(name, value);
+    }
+}
+
+fn request_id(number: u64) -> String {
+    format!("req_{number:024}")
+}

@@ -1,0 +1,129 @@
+//! What the provider has issued that a client must bring back unchanged: the thinking blocks of the
+//! Anthropic wire, their place in their answer, and the conversation they were made in.
+
+use std::collections::HashMap;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use serde_json::Value;
+use sha2::{Digest, Sha256};
+
+/// Not a secret: it only has to be something that a client does not compute by accident.
+const SEALING_KEY: &[u8] = b"strict-provider sealing key";
+
+/// All answers with thinking, and where each sealed block and each tool call is among them.
+#[derive(Debug, Default)]
+pub(crate) struct Ledger {
+    answers: Vec<IssuedAnswer>,
+    by_seal: HashMap<String, Place>,
+    by_tool_use: HashMap<String, Place>,
+}
+
+/// One answer as it was sent.
+#[derive(Debug)]
+pub(crate) struct IssuedAnswer {
+    pub(crate) model: String,
+    pub(crate) prefix: Option<Prefix>,
+    pub(crate) blocks: Vec<IssuedBlock>,
+}
+
+/// A block as it was sent. The seal is a thinking block's signature or a redacted one's data.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(crate) enum IssuedBlock {
+    Thinking { text: String, seal: String },
+    Redacted { seal: String },
+    Text { is_blank: bool },
+    ToolUse { id: String },
+}
+
+/// A block's place in the ledger.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct Place {
+    pub(crate) answer: usize,
+    pub(crate) block: usize,
+}
+
+/// Fingerprints of what stood before an answer.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(crate) struct Prefix {
+    pub(crate) system: Fingerprint,
+    pub(crate) tools: Fingerprint,
+    pub(crate) messages: Fingerprint,
+}
+
+/// A hash of a JSON value.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(crate) struct Fingerprint(Vec<u8>);
+
+impl Fingerprint {
+    pub(crate) fn of(value: &Value) -> Self {
+        Self(Sha256::digest(value.to_string()).to_vec())
+    }
+}
+
+impl IssuedBlock {
+    /// The seal, when it has one.
+    pub(crate) fn seal(&self) -> Option<&str> {
+        match self {
+            Self::Thinking { seal, .. } | Self::Redacted { seal } => Some(seal),
+            Self::Text { .. } | Self::ToolUse { .. } => None,
+        }
+    }
+}
+
+impl Ledger {
+    /// Notes an answer.
+    pub(crate) fn record(&mut self, issued: IssuedAnswer) {
+        let answer = self.answers.len();
+        for (block, issued_block) in issued.blocks.iter().enumerate() {
+            let place = Place { answer, block };
+            match issued_block {
+                IssuedBlock::Thinking { seal, .. } | IssuedBlock::Redacted { seal } => {
+                    self.by_seal.insert(seal.clone(), place);
+                }
+                IssuedBlock::ToolUse { id } => {
+                    self.by_tool_use.insert(id.clone(), place);
+                }
+                IssuedBlock::Text { .. } => {}
+            }
+        }
+        self.answers.push(issued);
+    }
+
+    /// Where a sealed block was issued.
+    pub(crate) fn sealed(&self, seal: &str) -> Option<Place> {
+        self.by_seal.get(seal).copied()
+    }
+
+    /// Where a tool call was issued.
+    pub(crate) fn tool_use(&self, id: &str) -> Option<Place> {
+        self.by_tool_use.get(id).copied()
+    }
+
+    /// The answer at a place.
+    pub(crate) fn answer(&self, place: Place) -> Option<&IssuedAnswer> {
+        self.answers.get(place.answer)
+    }
+
+    /// The block at a place.
+    pub(crate) fn block(&self, place: Place) -> Option<&IssuedBlock> {
+        self.answer(place)?.blocks.get(place.block)
+    }
+}
+
+/// The seal of a block: the same in every run, different for every block and text.
+pub(crate) fn seal(number: u64, block: usize, text: &str) -> String {
+    let position = format!("\n{number}\n{block}\n");
+    let digest = |round: &[u8]| {
+        Sha256::new()
+            .chain_update(SEALING_KEY)
+            .chain_update(round)
+            .chain_update(position.as_bytes())
+            .chain_update(text.as_bytes())
+            .finalize()
+    };
+    // Two digests, because a short signature would not show a client that truncates.
+    let mut bytes = digest(b"1").to_vec();
+    bytes.extend_from_slice(&digest(b"2"));
+    STANDARD.encode(bytes)
+}

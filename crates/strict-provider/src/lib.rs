@@ -1,0 +1,45 @@
+//! A language model provider for tests: the vendors' documented wire protocols over
+//! loopback HTTP, streaming and not, scripted by the test and strict about requests.
+//!
+//! ```no_run
+//! # async fn example() -> std::io::Result<()> {
+//! use strict_provider::{Reply, StrictProvider};
+//! let provider = StrictProvider::start().await?;
+//! provider.enqueue(Reply::new().thinking("Sums.").tool_use("add", serde_json::json!({"a": 1, "b": 2})));
+//! let url = provider.base_url(); // hand it to the client under test
+//! # Ok(()) }
+//! ```
+//!
+//! A request that the vendor would refuse is refused with the vendor's status and body, is kept in
+//! [`StrictProvider::refusals`], and fails the test when the provider is dropped: a client that
+//! breaks the protocol cannot pass by luck. A reply can also break on request, see [`Fault`],
+//! and be held in the middle, see [`Gate`], so that no test sleeps.
+//!
+//! Map of the crate: [`reply`](Reply), [`fault`](Fault) and [`gate`](Gate) are the script;
+//! `anthropic` and `openai` are the wires, each with its strict rules, its errors and its rendering
+//! behind the `protocol::Protocol` trait; `exchange` runs one request through a wire; `plan` decides
+//! the bytes, pauses and breaks of an answer and `play` performs them.
+
+mod anthropic;
+mod control;
+mod exchange;
+mod fault;
+mod gate;
+mod ledger;
+mod openai;
+mod plan;
+mod play;
+mod protocol;
+mod provider;
+mod record;
+mod reply;
+mod server;
+mod shared;
+mod split;
+mod transcript;
+
+pub use fault::{Fault, Refusal};
+pub use gate::Gate;
+pub use provider::{ProviderBuilder, StrictProvider};
+pub use record::{CapturedRequest, RefusedRequest, Wire};
+pub use reply::{Block, Chunking, Reply, Stop, Usage};

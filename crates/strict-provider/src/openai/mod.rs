@@ -1,0 +1,67 @@
+//! OpenAI Chat Completions, `POST /v1/chat/completions`.
+//!
+//! Sources: <https://platform.openai.com/docs/api-reference/chat>, its streaming page and
+//! <https://platform.openai.com/docs/guides/error-codes>, the types of the vendor's Python SDK, and the
+//! wording of refusals as users quote them.
+
+mod check;
+mod chunk;
+mod error;
+mod read;
+mod render;
+
+use axum::http::header::AUTHORIZATION;
+use axum::http::{HeaderMap, StatusCode};
+use bytes::Bytes;
+use serde_json::Value;
+
+use crate::fault::Refusal;
+use crate::protocol::{ApiError, Context, Incoming, Keys, Protocol, Rendered, Settings};
+use crate::record::Wire;
+use crate::reply::Reply;
+
+/// The wire.
+pub(crate) struct OpenAiChat;
+
+impl Protocol for OpenAiChat {
+    const WIRE: Wire = Wire::OpenAiChat;
+    const REQUEST_ID_HEADER: &'static str = "x-request-id";
+
+    fn authorize(headers: &HeaderMap, keys: &Keys) -> Result<(), ApiError> {
+        let value = headers.get(AUTHORIZATION).and_then(|value| value.to_str().ok());
+        match value.and_then(|value| value.strip_prefix("Bearer ")) {
+            Some(key) if keys.accept(key) => Ok(()),
+            Some(_) => Err(error::wrong_key()),
+            None => Err(ApiError::new(
+                StatusCode::UNAUTHORIZED,
+                "invalid_request_error",
+                "You didn't provide an API key. You need to provide your API key in an Authorization header using \
+                 Bearer auth (i.e. Authorization: Bearer YOUR_KEY).",
+            )),
+        }
+    }
+
+    fn check(request: &Incoming, context: &Context<'_>) -> Result<(), ApiError> {
+        check::check(request, context.settings)
+    }
+
+    fn answer(request: &Incoming, reply: &Reply, number: u64, settings: &Settings) -> Rendered {
+        render::answer(request, reply, number, settings)
+    }
+
+    fn last_user_text(body: &Value) -> String {
+        read::last_user_text(body)
+    }
+
+    fn refusal(refusal: &Refusal, model: &str) -> ApiError {
+        error::refusal(refusal, model)
+    }
+
+    fn error_body(error: &ApiError, _request_id: &str) -> Value {
+        error::body(error)
+    }
+
+    fn error_event(error: &ApiError) -> Bytes {
+        error::event(error)
+    }
+}

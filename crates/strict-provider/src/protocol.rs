@@ -1,0 +1,159 @@
+//! What a wire is to the rest of the provider, and the form of an error that all wires share.
+
+use std::collections::BTreeMap;
+
+use axum::http::{HeaderMap, StatusCode};
+use bytes::Bytes;
+use serde_json::Value;
+
+use crate::fault::Refusal;
+use crate::ledger::{IssuedAnswer, Ledger};
+use crate::record::Wire;
+use crate::reply::Reply;
+use crate::transcript::Transcript;
+
+/// A wire protocol: its rules, its errors and its rendering.
+pub(crate) trait Protocol: Send + Sync + 'static {
+    /// Its name in records.
+    const WIRE: Wire;
+    /// The response header that carries the request's id.
+    const REQUEST_ID_HEADER: &'static str;
+
+    /// Checks the key and the headers that every request needs.
+    fn authorize(headers: &HeaderMap, keys: &Keys) -> Result<(), ApiError>;
+
+    /// Checks the request against the wire's rules.
+    fn check(request: &Incoming, context: &Context<'_>) -> Result<(), ApiError>;
+
+    /// Renders the answer. The number is that of the request, from which ids are made.
+    fn answer(request: &Incoming, reply: &Reply, number: u64, settings: &Settings) -> Rendered;
+
+    /// The last text of the user, for [`Block::Echo`](crate::Block::Echo).
+    fn last_user_text(body: &Value) -> String;
+
+    /// A scripted refusal in the vendor's words.
+    fn refusal(refusal: &Refusal, model: &str) -> ApiError;
+
+    /// The body of an error response.
+    fn error_body(error: &ApiError, request_id: &str) -> Value;
+
+    /// An error as an event within a stream.
+    fn error_event(error: &ApiError) -> Bytes;
+}
+
+/// A request, read and parsed.
+#[derive(Debug)]
+pub(crate) struct Incoming {
+    pub(crate) headers: HeaderMap,
+    pub(crate) raw: Bytes,
+    pub(crate) body: Value,
+}
+
+impl Incoming {
+    /// The model it asks for, empty when there is none.
+    pub(crate) fn model(&self) -> &str {
+        self.body.get("model").and_then(Value::as_str).unwrap_or_default()
+    }
+
+    /// Whether it asks for a stream.
+    pub(crate) fn wants_stream(&self) -> bool {
+        self.body.get("stream").and_then(Value::as_bool).unwrap_or(false)
+    }
+}
+
+/// What a check may look at besides the request.
+#[derive(Debug)]
+pub(crate) struct Context<'a> {
+    pub(crate) settings: &'a Settings,
+    pub(crate) ledger: &'a Ledger,
+}
+
+/// A rendered answer, and what of it the client has to bring back.
+#[derive(Debug)]
+pub(crate) struct Rendered {
+    pub(crate) answer: Answer,
+    pub(crate) issued: Option<IssuedAnswer>,
+}
+
+/// An answer as it will be sent.
+#[derive(Debug)]
+pub(crate) enum Answer {
+    /// For a request that asked for a stream.
+    Stream(Transcript),
+    /// For one that did not.
+    Whole(Value),
+}
+
+/// What the provider accepts beyond the vendors' defaults.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Settings {
+    pub(crate) keys: Keys,
+    pub(crate) bind_thinking: bool,
+    pub(crate) reasoning_content: bool,
+}
+
+/// The keys that are accepted.
+#[derive(Clone, Debug, Default)]
+pub(crate) enum Keys {
+    /// Any that is not empty.
+    #[default]
+    Any,
+    /// This one.
+    Only(String),
+}
+
+impl Keys {
+    pub(crate) fn accept(&self, key: &str) -> bool {
+        match self {
+            Self::Any => !key.is_empty(),
+            Self::Only(accepted) => key == accepted,
+        }
+    }
+}
+
+/// An error in a vendor's terms; each wire decides how it looks as a body.
+#[derive(Clone, Debug)]
+pub(crate) struct ApiError {
+    pub(crate) status: StatusCode,
+    pub(crate) kind: String,
+    pub(crate) message: String,
+    /// OpenAI only: the parameter at fault.
+    pub(crate) param: Option<String>,
+    /// OpenAI only: a stable code.
+    pub(crate) code: Option<&'static str>,
+    pub(crate) headers: BTreeMap<String, String>,
+}
+
+impl ApiError {
+    /// An error without parameter, code and headers.
+    pub(crate) fn new(status: StatusCode, kind: impl Into<String>, message: impl Into<String>) -> Self {
+        Self {
+            status,
+            kind: kind.into(),
+            message: message.into(),
+            param: None,
+            code: None,
+            headers: BTreeMap::new(),
+        }
+    }
+
+    /// A 400, the answer to nearly every broken rule on every wire.
+    pub(crate) fn invalid(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, "invalid_request_error", message)
+    }
+
+    pub(crate) fn with_param(mut self, param: impl Into<String>) -> Self {
+        self.param = Some(param.into());
+        self
+    }
+
+    pub(crate) fn with_code(mut self, code: &'static str) -> Self {
+        self.code = Some(code);
+        self
+    }
+
+    pub(crate) fn with_header(mut self, name: &str, value: impl Into<String>) -> Self {
+        self.headers.insert(name.to_owned(), value.into());
+        self
+    }
+}

@@ -1,0 +1,182 @@
+//! The handle that a test holds.
+
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::thread;
+
+use tokio::net::TcpListener;
+use tokio::task::JoinHandle;
+
+use crate::protocol::{Keys, Settings};
+use crate::record::{CapturedRequest, RefusedRequest};
+use crate::reply::Reply;
+use crate::server;
+use crate::shared::Shared;
+
+/// A running provider. It stops when it is dropped, and the drop panics when a request was refused
+/// that the test has not taken with [`Self::take_refusals`].
+#[derive(Debug)]
+pub struct StrictProvider {
+    address: SocketAddr,
+    shared: Arc<Shared>,
+    server: JoinHandle<()>,
+    guards_protocol: bool,
+}
+
+/// Settings of a provider, see [`StrictProvider::builder`].
+#[derive(Debug)]
+pub struct ProviderBuilder {
+    port: u16,
+    settings: Settings,
+    guards_protocol: bool,
+}
+
+impl StrictProvider {
+    /// Starts a provider on a free port of the loopback interface.
+    pub async fn start() -> io::Result<Self> {
+        Self::builder().start().await
+    }
+
+    /// A provider with other settings.
+    pub fn builder() -> ProviderBuilder {
+        ProviderBuilder { port: 0, settings: Settings::default(), guards_protocol: true }
+    }
+
+    /// The address without a path, `http://127.0.0.1:PORT`: the base URL of Anthropic's clients.
+    pub fn base_url(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
+    /// The base URL of OpenAI's clients, [`Self::base_url`] and `/v1`.
+    pub fn openai_base_url(&self) -> String {
+        format!("{}/v1", self.base_url())
+    }
+
+    /// Adds a reply at the end of the script.
+    pub fn enqueue(&self, reply: Reply) {
+        self.shared.lock().queue.push_back(reply);
+    }
+
+    /// Adds replies at the end of the script.
+    pub fn enqueue_all(&self, replies: impl IntoIterator<Item = Reply>) {
+        self.shared.lock().queue.extend(replies);
+    }
+
+    /// Sets the reply for requests that find the script empty; by default the echo.
+    pub fn set_default_reply(&self, reply: Reply) {
+        self.shared.lock().default_reply = reply;
+    }
+
+    /// The number of scripted replies that no request has asked for yet.
+    pub fn pending_replies(&self) -> usize {
+        self.shared.lock().queue.len()
+    }
+
+    /// All requests in the order in which they came, refused ones too.
+    pub fn requests(&self) -> Vec<CapturedRequest> {
+        self.shared.lock().requests.clone()
+    }
+
+    /// Forgets the requests so far, for a measurement that sends more than memory should hold.
+    pub fn clear_requests(&self) {
+        self.shared.lock().requests.clear();
+    }
+
+    /// Waits until this many requests have come since the start, then gives those that are kept.
+    pub async fn wait_for_requests(&self, count: usize) -> Vec<CapturedRequest> {
+        self.shared.wait_for(|progress| progress.received >= count).await;
+        self.requests()
+    }
+
+    /// Waits until no answer is under way: each was read to its end or its client has left.
+    pub async fn wait_until_idle(&self) {
+        self.shared.wait_for(|progress| progress.running == 0).await;
+    }
+
+    /// The requests that broke a rule. Faults of the script are not among them.
+    pub fn refusals(&self) -> Vec<RefusedRequest> {
+        self.shared.lock().refusals.clone()
+    }
+
+    /// Takes the refusals, for a test that provoked them.
+    pub fn take_refusals(&self) -> Vec<RefusedRequest> {
+        std::mem::take(&mut self.shared.lock().refusals)
+    }
+
+    /// Asserts that no request broke a rule.
+    ///
+    /// # Panics
+    ///
+    /// With the reasons, when one did.
+    #[track_caller]
+    #[expect(clippy::panic, reason = "an assertion for tests")]
+    pub fn assert_no_refusals(&self) {
+        let refusals = self.refusals();
+        if !refusals.is_empty() {
+            let reasons: Vec<String> =
+                refusals.iter().map(|refusal| format!("{} {}", refusal.status, refusal.reason)).collect();
+            panic!("the provider refused {} request(s):\n{}", reasons.len(), reasons.join("\n"));
+        }
+    }
+}
+
+impl Drop for StrictProvider {
+    fn drop(&mut self) {
+        self.server.abort();
+        // A second panic would abort the process and hide the first.
+        if self.guards_protocol && !thread::panicking() {
+            self.assert_no_refusals();
+        }
+    }
+}
+
+impl ProviderBuilder {
+    /// Listens on this port instead of a free one.
+    #[must_use]
+    pub fn port(mut self, port: u16) -> Self {
+        self.port = port;
+        self
+    }
+
+    /// Accepts only this key instead of any that is not empty.
+    #[must_use]
+    pub fn api_key(mut self, key: impl Into<String>) -> Self {
+        self.settings.keys = Keys::Only(key.into());
+        self
+    }
+
+    /// Refuses an Anthropic thinking block when `system`, `tools` or the messages before it are not
+    /// what they were when the block was made. The newest models do so for accounts created since
+    /// the end of August 2026
+    /// (<https://platform.claude.com/docs/en/build-with-claude/preserved-thinking>).
+    #[must_use]
+    pub fn bind_thinking(mut self, binds: bool) -> Self {
+        self.settings.bind_thinking = binds;
+        self
+    }
+
+    /// Sends and accepts `reasoning_content` on the OpenAI wire, as some compatible servers do.
+    /// OpenAI itself has no such field.
+    #[must_use]
+    pub fn reasoning_content(mut self, enabled: bool) -> Self {
+        self.settings.reasoning_content = enabled;
+        self
+    }
+
+    /// Whether dropping the provider panics on refusals that were not taken; by default it does.
+    #[must_use]
+    pub fn guard_protocol(mut self, guards: bool) -> Self {
+        self.guards_protocol = guards;
+        self
+    }
+
+    /// Starts the provider.
+    pub async fn start(self) -> io::Result<StrictProvider> {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, self.port)).await?;
+        let address = listener.local_addr()?;
+        let shared = Arc::new(Shared::new(self.settings));
+        let server = tokio::spawn(server::run(listener, Arc::clone(&shared)));
+        Ok(StrictProvider { address, shared, server, guards_protocol: self.guards_protocol })
+    }
+}

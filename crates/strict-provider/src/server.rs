@@ -1,0 +1,65 @@
+//! Accepts connections and routes requests.
+//!
+//! The accept loop owns every connection, so that aborting it closes them all, silent ones too.
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::{DefaultBodyLimit, State};
+use axum::http::{Method, StatusCode, Uri};
+use axum::routing::{get, post};
+use hyper::server::conn::http1;
+use hyper_util::rt::TokioIo;
+use hyper_util::service::TowerToHyperService;
+use tokio::net::TcpListener;
+use tokio::task::JoinSet;
+
+use crate::anthropic::AnthropicMessages;
+use crate::control;
+use crate::exchange::{MAX_BODY_BYTES, exchange};
+use crate::openai::OpenAiChat;
+use crate::record::RefusedRequest;
+use crate::shared::Shared;
+
+/// Serves until it is aborted.
+pub(crate) async fn run(listener: TcpListener, shared: Arc<Shared>) {
+    let router = router(shared);
+    let mut connections = JoinSet::new();
+    loop {
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            // Finished connections are collected here, or the set would grow for ever.
+            Some(_) = connections.join_next() => continue,
+        };
+        let Ok((stream, _)) = accepted else { continue };
+        // Deltas are small and time matters to those who measure; without this they would be
+        // collected by the kernel. A failure changes only the timing.
+        let _ = stream.set_nodelay(true);
+        let service = TowerToHyperService::new(router.clone());
+        connections.spawn(async move {
+            // The errors here are broken connections, the client's or the script's doing.
+            let _ = http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
+        });
+    }
+}
+
+fn router(shared: Arc<Shared>) -> Router {
+    Router::new()
+        .route("/v1/messages", post(exchange::<AnthropicMessages>))
+        .route("/v1/chat/completions", post(exchange::<OpenAiChat>))
+        .route("/control/replies", post(control::add_replies))
+        .route("/control/requests", get(control::requests))
+        .fallback(unknown_path)
+        .method_not_allowed_fallback(unknown_path)
+        .layer(DefaultBodyLimit::max(MAX_BODY_BYTES))
+        .with_state(shared)
+}
+
+/// A client that calls anything else is as wrong as one that sends a wrong body.
+async fn unknown_path(State(shared): State<Arc<Shared>>, method: Method, uri: Uri) -> (StatusCode, String) {
+    let reason = format!("no wire has {method} {}", uri.path());
+    let status = StatusCode::NOT_FOUND;
+    let refused = RefusedRequest { wire: None, status: status.as_u16(), reason: reason.clone() };
+    shared.lock().refusals.push(refused);
+    (status, reason)
+}

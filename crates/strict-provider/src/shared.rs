@@ -1,0 +1,109 @@
+//! The state behind a provider: the script, the records and the progress that tests wait for.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::watch;
+
+use crate::ledger::Ledger;
+use crate::protocol::{ApiError, Settings};
+use crate::record::{CapturedRequest, RefusedRequest, Wire};
+use crate::reply::Reply;
+
+/// State shared by the handle, the handlers and the bodies of running answers.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) settings: Settings,
+    /// A standard mutex: it is held for short sections and never across an await.
+    state: Mutex<State>,
+    progress: watch::Sender<Progress>,
+}
+
+/// The script and the records.
+#[derive(Debug)]
+pub(crate) struct State {
+    pub(crate) queue: VecDeque<Reply>,
+    pub(crate) default_reply: Reply,
+    pub(crate) requests: Vec<CapturedRequest>,
+    pub(crate) refusals: Vec<RefusedRequest>,
+    pub(crate) ledger: Ledger,
+    /// The number of the newest request, from which its ids are made.
+    newest: u64,
+}
+
+/// Counters that a test can wait for.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Progress {
+    pub(crate) received: usize,
+    pub(crate) running: usize,
+}
+
+impl Shared {
+    pub(crate) fn new(settings: Settings) -> Self {
+        let state = State {
+            queue: VecDeque::new(),
+            default_reply: Reply::echo(),
+            requests: Vec::new(),
+            refusals: Vec::new(),
+            ledger: Ledger::default(),
+            newest: 0,
+        };
+        Self { settings, state: Mutex::new(state), progress: watch::Sender::default() }
+    }
+
+    /// The state. A test that panicked while it held the lock has left it whole: no section leaves
+    /// a change half done.
+    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Tells waiting tests that a request was captured. Called after the lock is released, so that
+    /// a woken test finds it free.
+    pub(crate) fn announce_request(&self) {
+        self.progress.send_modify(|progress| progress.received += 1);
+    }
+
+    /// Counts an answer as running until the guard is dropped.
+    pub(crate) fn begin_answer(self: &Arc<Self>) -> Running {
+        self.progress.send_modify(|progress| progress.running += 1);
+        Running { shared: Arc::clone(self) }
+    }
+
+    /// Waits until the counters satisfy a condition.
+    pub(crate) async fn wait_for(&self, condition: impl FnMut(&Progress) -> bool) {
+        // The only error is a dropped sender, and it lives in `self`.
+        let _ = self.progress.subscribe().wait_for(condition).await;
+    }
+}
+
+impl State {
+    /// Keeps a request and numbers it.
+    pub(crate) fn record_request(&mut self, request: CapturedRequest) -> u64 {
+        self.requests.push(request);
+        self.newest += 1;
+        self.newest
+    }
+
+    /// Keeps a refusal by a rule of a wire.
+    pub(crate) fn record_refusal(&mut self, wire: Wire, error: &ApiError) {
+        let status = error.status.as_u16();
+        self.refusals.push(RefusedRequest { wire: Some(wire), status, reason: error.message.clone() });
+    }
+
+    /// Takes the next reply of the script.
+    pub(crate) fn next_reply(&mut self) -> Reply {
+        self.queue.pop_front().unwrap_or_else(|| self.default_reply.clone())
+    }
+}
+
+/// Held by an answer while it runs.
+#[derive(Debug)]
+pub(crate) struct Running {
+    shared: Arc<Shared>,
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.shared.progress.send_modify(|progress| progress.running -= 1);
+    }
+}

@@ -1,0 +1,95 @@
+//! A stream rendered in advance: all its bytes, and where its deltas and its end mark are.
+//!
+//! Rendering first keeps the provider out of the measurements of those who use it: an answer without
+//! pauses is one chunk of bytes however many deltas it has.
+
+use std::ops::Range;
+
+use bytes::Bytes;
+use serde::Serialize;
+use serde_json::Value;
+
+/// A complete stream of server-sent events.
+#[derive(Debug)]
+pub(crate) struct Transcript {
+    bytes: Bytes,
+    /// Where the first delta begins, then where each delta ends.
+    delta_edges: Vec<usize>,
+    end_mark: usize,
+}
+
+impl Transcript {
+    /// The number of deltas.
+    pub(crate) fn deltas(&self) -> usize {
+        self.delta_edges.len().saturating_sub(1)
+    }
+
+    /// The offset at which `deltas` deltas have been sent; behind the last one it is the end mark.
+    pub(crate) fn offset_after(&self, deltas: usize) -> usize {
+        self.delta_edges.get(deltas).copied().unwrap_or(self.end_mark)
+    }
+
+    /// The offset of the end mark.
+    pub(crate) fn end_mark(&self) -> usize {
+        self.end_mark
+    }
+
+    /// The offset of the end.
+    pub(crate) fn end(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// A part of the stream.
+    pub(crate) fn slice(&self, range: Range<usize>) -> Bytes {
+        self.bytes.slice(range)
+    }
+}
+
+/// Writes a [`Transcript`] event by event.
+#[derive(Debug, Default)]
+pub(crate) struct TranscriptWriter {
+    bytes: Vec<u8>,
+    delta_edges: Vec<usize>,
+}
+
+impl TranscriptWriter {
+    /// Writes an event that is no delta.
+    pub(crate) fn event(&mut self, name: Option<&str>, data: &impl Serialize) {
+        if let Some(name) = name {
+            self.bytes.extend_from_slice(b"event: ");
+            self.bytes.extend_from_slice(name.as_bytes());
+            self.bytes.push(b'\n');
+        }
+        self.bytes.extend_from_slice(b"data: ");
+        put_json(&mut self.bytes, data);
+        self.bytes.extend_from_slice(b"\n\n");
+    }
+
+    /// Writes an event that is a delta.
+    pub(crate) fn delta(&mut self, name: Option<&str>, data: &impl Serialize) {
+        if self.delta_edges.is_empty() {
+            self.delta_edges.push(self.bytes.len());
+        }
+        self.event(name, data);
+        self.delta_edges.push(self.bytes.len());
+    }
+
+    /// Writes the end mark, given as the whole event.
+    pub(crate) fn finish(mut self, end_mark: &str) -> Transcript {
+        let end_mark_offset = self.bytes.len();
+        self.bytes.extend_from_slice(end_mark.as_bytes());
+        Transcript { bytes: self.bytes.into(), delta_edges: self.delta_edges, end_mark: end_mark_offset }
+    }
+}
+
+/// One event on its own.
+pub(crate) fn single_event(name: Option<&str>, data: &Value) -> Bytes {
+    let mut writer = TranscriptWriter::default();
+    writer.event(name, data);
+    writer.bytes.into()
+}
+
+fn put_json(bytes: &mut Vec<u8>, data: &impl Serialize) {
+    let written = serde_json::to_writer(bytes, data);
+    debug_assert!(written.is_ok(), "events are plain JSON and memory does not fail to be written");
+}

@@ -1,0 +1,210 @@
+//! What goes wrong on request, on both wires, without waiting for time to pass.
+
+#![allow(
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::unwrap_used,
+    reason = "helpers of tests fail as tests do"
+)]
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use common::{
+    answer, chat_call, chat_request, events, messages_call, messages_request, provider, read_until, stream,
+    with,
+};
+use reqwest::RequestBuilder;
+use serde_json::{Value, json};
+use strict_provider::{Fault, Gate, Refusal, Reply, StrictProvider};
+
+/// A streamed call on each wire.
+fn streamed_calls(provider: &StrictProvider) -> [RequestBuilder; 2] {
+    let stream = json!({"stream": true});
+    [
+        messages_call(provider, &with(messages_request(), stream.clone())),
+        chat_call(provider, &with(chat_request(), stream)),
+    ]
+}
+
+/// An answer of ten deltas, `0` to `9`.
+fn digits() -> Reply {
+    Reply::of_text("0123456789").chars_per_delta(1)
+}
+
+/// The text that the deltas of a stream carry.
+fn text_of(stream: &str) -> String {
+    let text = |data: &Value| {
+        let anthropic = data["delta"]["text"].as_str();
+        let openai = data["choices"][0]["delta"]["content"].as_str();
+        anthropic.or(openai).unwrap_or_default().to_owned()
+    };
+    events(stream).iter().map(|(_, data)| text(data)).collect()
+}
+
+fn has_end_mark(stream: &str) -> bool {
+    stream.ends_with("data: [DONE]\n\n") || stream.ends_with("data: {\"type\":\"message_stop\"}\n\n")
+}
+
+#[tokio::test]
+async fn a_stream_without_a_fault_ends_well() {
+    let provider = provider().await;
+    provider.set_default_reply(digits());
+    for call in streamed_calls(&provider) {
+        let (text, ended) = stream(call).await;
+        assert_eq!((text_of(&text).as_str(), has_end_mark(&text), ended), ("0123456789", true, true));
+    }
+}
+
+#[tokio::test]
+async fn a_cut_stream_ends_in_the_middle_of_http() {
+    let provider = provider().await;
+    for (deltas, expected) in [(0, ""), (3, "012"), (99, "0123456789")] {
+        provider.set_default_reply(digits().fault(Fault::cut_after(deltas)));
+        for call in streamed_calls(&provider) {
+            let (text, ended) = stream(call).await;
+            assert_eq!((text_of(&text).as_str(), has_end_mark(&text), ended), (expected, false, false));
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_stream_can_lack_only_its_end_mark() {
+    let provider = provider().await;
+    provider.set_default_reply(digits().fault(Fault::NoEndMark));
+    for call in streamed_calls(&provider) {
+        let (text, ended) = stream(call).await;
+        assert_eq!((text_of(&text).as_str(), has_end_mark(&text), ended), ("0123456789", false, true));
+    }
+}
+
+#[tokio::test]
+async fn an_error_can_come_within_a_stream() {
+    let provider = provider().await;
+    provider.set_default_reply(digits().fault(Fault::error_event_after(2)));
+    let [messages, chat] = streamed_calls(&provider);
+
+    let (text, ended) = stream(messages).await;
+    assert!(ended);
+    assert_eq!(text_of(&text), "01");
+    let (name, data) = events(&text).pop().unwrap();
+    let overloaded = json!({"type": "overloaded_error", "message": "Overloaded"});
+    assert_eq!((name.as_str(), data), ("error", json!({"type": "error", "error": overloaded})));
+
+    let (text, ended) = stream(chat).await;
+    assert!(ended);
+    assert_eq!(text_of(&text), "01");
+    let (name, data) = events(&text).pop().unwrap();
+    assert_eq!((name.as_str(), &data["error"]["type"]), ("", &json!("server_error")));
+}
+
+#[tokio::test]
+async fn a_silent_stream_lasts_until_the_client_leaves() {
+    let provider = provider().await;
+    provider.set_default_reply(digits().fault(Fault::hang_after(2)));
+    for call in streamed_calls(&provider) {
+        let mut response = call.send().await.unwrap();
+        read_until(&mut response, |text| text_of(text) == "01").await;
+        drop(response);
+        provider.wait_until_idle().await;
+    }
+}
+
+#[tokio::test]
+async fn a_gate_holds_a_stream_at_its_place() {
+    let provider = provider().await;
+    for index in 0..2 {
+        let (first, second) = (Gate::new(), Gate::new());
+        provider.enqueue(digits().hold(3, &first).hold(10, &second));
+        let [messages, chat] = streamed_calls(&provider);
+        let mut response = if index == 0 { messages } else { chat }.send().await.unwrap();
+        let before = read_until(&mut response, |text| text_of(text) == "012").await;
+        first.reached().await;
+        first.release();
+        second.reached().await;
+        let between = read_until(&mut response, |text| text_of(text) == "3456789").await;
+        second.release();
+        let after = read_until(&mut response, has_end_mark).await;
+        assert_eq!(text_of(&[before, between, after].concat()), "0123456789");
+    }
+}
+
+#[tokio::test]
+async fn a_gate_holds_a_whole_answer() {
+    let provider = provider().await;
+    let gate = Gate::new();
+    provider.enqueue(digits().hold(3, &gate));
+    let call = tokio::spawn(answer(messages_call(&provider, &messages_request())));
+    gate.reached().await;
+    assert!(!call.is_finished());
+    gate.release();
+    assert_eq!(call.await.unwrap().0, 200);
+}
+
+#[tokio::test]
+async fn whole_answers_break_too() {
+    let provider = provider().await;
+    provider.set_default_reply(digits().fault(Fault::cut_after(1)));
+    let calls = [messages_call(&provider, &messages_request()), chat_call(&provider, &chat_request())];
+    for call in calls {
+        assert!(call.send().await.unwrap().bytes().await.is_err());
+    }
+    provider.set_default_reply(digits().fault(Fault::error_event_after(1)));
+    assert_eq!(answer(messages_call(&provider, &messages_request())).await.0, 529);
+    assert_eq!(answer(chat_call(&provider, &chat_request())).await.0, 503);
+}
+
+#[tokio::test]
+async fn delays_are_kept() {
+    let provider = provider().await;
+    provider.enqueue(digits().delay(Duration::from_millis(2)));
+    provider.enqueue(digits().fault(Fault::SlowHeaders { delay_ms: 20 }));
+    for (call, least) in streamed_calls(&provider).into_iter().zip([18, 20]) {
+        let start = Instant::now();
+        let (text, _) = stream(call).await;
+        assert_eq!(text_of(&text), "0123456789");
+        assert!(start.elapsed() >= Duration::from_millis(least));
+    }
+}
+
+#[tokio::test]
+async fn refusals_have_the_vendors_statuses_and_bodies() {
+    let other = Refusal::Other {
+        status: 418,
+        error_type: "teapot".to_owned(),
+        message: "short and stout".to_owned(),
+        headers: BTreeMap::from([("x-should-retry".to_owned(), "false".to_owned())]),
+    };
+    let cases = [
+        (Refusal::RateLimited { retry_after_s: Some(7) }, 429, "rate_limit_error", 429, "requests"),
+        (Refusal::RateLimited { retry_after_s: None }, 429, "rate_limit_error", 429, "requests"),
+        (Refusal::Overloaded, 529, "overloaded_error", 503, "server_error"),
+        (Refusal::ServerError, 500, "api_error", 500, "server_error"),
+        (Refusal::Unauthorized, 401, "authentication_error", 401, "invalid_request_error"),
+        (Refusal::Forbidden, 403, "permission_error", 403, "invalid_request_error"),
+        (Refusal::UnknownModel, 404, "not_found_error", 404, "invalid_request_error"),
+        (Refusal::PromptTooLong, 400, "invalid_request_error", 400, "invalid_request_error"),
+        (Refusal::QuotaExhausted, 400, "invalid_request_error", 429, "insufficient_quota"),
+        (other, 418, "teapot", 418, "teapot"),
+    ];
+    let provider = provider().await;
+    for (refusal, anthropic_status, anthropic_type, openai_status, openai_type) in cases {
+        provider.set_default_reply(Reply::of_fault(Fault::refuse(refusal.clone())));
+        let response = messages_call(&provider, &messages_request()).send().await.unwrap();
+        let header =
+            |name: &str| response.headers().get(name).map(|value| value.to_str().unwrap().to_owned());
+        let expected_wait = matches!(refusal, Refusal::RateLimited { retry_after_s: Some(_) }).then_some("7");
+        assert_eq!(header("retry-after").as_deref(), expected_wait);
+        assert_eq!(header("x-should-retry").is_some(), matches!(refusal, Refusal::Other { .. }));
+        assert!(header("request-id").is_some());
+        assert_eq!(response.status().as_u16(), anthropic_status);
+        let body: Value = response.json().await.unwrap();
+        assert_eq!((&body["type"], &body["error"]["type"]), (&json!("error"), &json!(anthropic_type)));
+
+        let (status, body) = answer(chat_call(&provider, &chat_request())).await;
+        assert_eq!((status, &body["error"]["type"]), (openai_status, &json!(openai_type)));
+    }
+    provider.assert_no_refusals();
+}
