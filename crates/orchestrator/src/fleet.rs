@@ -26,13 +26,12 @@ mod resting;
 mod tests;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use contract::{EngineImage, Timestamp};
 use secrecy::SecretString;
 use service::clock::Clock;
-use tokio::sync::broadcast;
+use tokio::sync::{broadcast, watch};
 
 pub use error::FleetError;
 
@@ -63,7 +62,7 @@ pub struct Fleet {
     rates: RateLimiter,
     flights: Arc<Flights>,
     exits: broadcast::Sender<Exit>,
-    ready: AtomicBool,
+    ready: watch::Sender<bool>,
 }
 
 /// What the rules are told by the configuration.
@@ -106,13 +105,19 @@ impl Fleet {
             rates: RateLimiter::default(),
             flights: Arc::default(),
             exits,
-            ready: AtomicBool::new(false),
+            ready: watch::Sender::new(false),
         })
     }
 
     /// Whether the registry has been compared with what runs: until then nothing is served.
     pub(crate) fn is_ready(&self) -> bool {
-        self.ready.load(Ordering::Acquire)
+        *self.ready.borrow()
+    }
+
+    /// Waits until it has been compared.
+    pub async fn ready(&self) {
+        // The sender lives as long as the fleet.
+        let _ = self.ready.subscribe().wait_for(|ready| *ready).await;
     }
 
     /// How long a caller waits at most, whatever happens.

@@ -108,6 +108,7 @@ impl OpenError {
             OpenRegistryError::Newer { found, known } => Self::Newer { database, found, known },
             OpenRegistryError::Corrupt(error) => Self::Corrupt { database, source: Box::new(error) },
             OpenRegistryError::Database(error) => Self::Registry { database, source: Box::new(error) },
+            OpenRegistryError::PointReads(error) => Self::Registry { database, source: Box::new(error) },
             OpenRegistryError::Folder(error) => Self::Registry { database, source: Box::new(error) },
         }
     }

@@ -11,6 +11,7 @@ mod ledger;
 mod lock;
 mod meta;
 mod open;
+mod point;
 mod ports;
 mod products;
 mod row;
@@ -28,6 +29,7 @@ pub(crate) use lock::Holder;
 use lock::RegistryLock;
 pub(crate) use meta::{CANARY, DEPLOYMENT_ID};
 pub(crate) use open::OpenRegistryError;
+use point::PointReads;
 pub(crate) use ports::PortRule;
 pub(crate) use products::Product;
 pub(crate) use row::EngineRow;
@@ -45,6 +47,7 @@ pub(crate) struct Registry {
     /// busy handler polls.
     writes: AnyPool,
     reads: AnyPool,
+    point_reads: PointReads,
     /// Held as long as the registry is open.
     _lock: RegistryLock,
 }

@@ -91,6 +91,7 @@ async fn attend(
         };
         tokio::pin!(whole);
         let asked = async {
+            orchestrator.fleet().ready().await;
             say(&guide.to_string())?;
             endings.asked().await;
             say("Putting the engines to sleep …")

@@ -5,7 +5,6 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use contract::ProductId;
@@ -39,7 +38,7 @@ impl Fleet {
     pub(crate) async fn keep_in_order(self: Arc<Self>, shutdown: CancellationToken) {
         let keep = async {
             let mut findings = self.begin().await;
-            self.ready.store(true, Ordering::Release);
+            self.ready.send_replace(true);
             loop {
                 match findings {
                     Ok(findings) => self.repair_all(findings).await,

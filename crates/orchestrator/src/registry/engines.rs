@@ -69,13 +69,9 @@ pub(crate) struct Page {
 
 impl Registry {
     /// The engine at `seat`. The one query of an admit.
+    #[expect(clippy::unused_async, reason = "only SQLite, on this machine, answers without being waited for")]
     pub(crate) async fn engine(&self, seat: &Seat) -> Result<Option<EngineRow>, RegistryError> {
-        let row = sqlx::query(select_engines!("WHERE product_id = $1 AND user_id = $2"))
-            .bind(seat.product_id.to_string())
-            .bind(seat.user_id.as_str().to_owned())
-            .fetch_optional(&self.reads)
-            .await?;
-        row.as_ref().map(EngineRow::read).transpose()
+        self.point_reads.engine(seat)
     }
 
     /// The engine with this id.

@@ -8,6 +8,9 @@ pub(crate) enum RegistryError {
     /// The database failed: full, read-only, gone, corrupt.
     #[error("the registry's database failed")]
     Database(#[from] sqlx::Error),
+    /// The hot read failed, for such a reason.
+    #[error("the registry's database failed")]
+    PointRead(#[from] rusqlite::Error),
     /// A row holds what this version never writes.
     #[error("the registry's column {column} holds what this version cannot read")]
     Unreadable {

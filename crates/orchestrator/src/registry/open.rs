@@ -14,6 +14,7 @@ use sqlx::{AnyConnection, AnyPool, ConnectOptions as _, Connection as _, Row as 
 
 use super::Registry;
 use super::lock::{Holder, LockError, RegistryLock};
+use super::point::PointReads;
 
 /// The steps that lead from an empty database to the present schema. The n-th leads to version n.
 const MIGRATIONS: [&str; 1] = [concat!(
@@ -47,6 +48,9 @@ pub(crate) enum OpenRegistryError {
     /// The file is no database, or a damaged one.
     #[error("it is not a SQLite database, or a damaged one")]
     Corrupt(#[source] sqlx::Error),
+    /// The connection for point reads could not be opened.
+    #[error("the database cannot be read")]
+    PointReads(#[source] rusqlite::Error),
     /// Anything else that the database said.
     #[error("the database failed")]
     Database(#[source] sqlx::Error),
@@ -83,7 +87,8 @@ impl Registry {
         connection.close().await?;
         let writes = pool(options.clone(), 1, false).await?;
         let reads = pool(options, READERS, true).await?;
-        Ok(Self { writes, reads, _lock: lock })
+        let point_reads = PointReads::open(&database).map_err(OpenRegistryError::PointReads)?;
+        Ok(Self { writes, reads, point_reads, _lock: lock })
     }
 }
 

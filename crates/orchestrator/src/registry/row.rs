@@ -4,8 +4,8 @@ use std::str::FromStr;
 
 use contract::orchestrator::EngineStatus;
 use contract::{EngineId, EngineImage, KeyHash, Timestamp, UserId};
+use sqlx::Row as _;
 use sqlx::any::AnyRow;
-use sqlx::{Any, ColumnIndex, Decode, Row as _, Type};
 
 use super::{RegistryError, Seat};
 use crate::backend::Instance;
@@ -60,66 +60,83 @@ impl EngineRow {
         }
     }
 
-    pub(super) fn read(row: &AnyRow) -> Result<Self, RegistryError> {
-        let columns = Columns(row);
+    pub(super) fn read(row: &impl Source) -> Result<Self, RegistryError> {
+        let text = |at, name| Ok::<_, RegistryError>(Column { name, value: row.text(at)? });
+        let integer = |at, name| Ok::<_, RegistryError>(Column { name, value: row.integer(at)? });
+        let status = |name: String| EngineStatus::from_name(&name);
+        let moment = |ms| Some(Timestamp::from_unix_ms(ms));
         Ok(Self {
-            engine_id: columns.parsed(0, "engine_id")?,
+            engine_id: text(0, "engine_id")?.parsed()?,
             seat: Seat {
-                product_id: columns.parsed(1, "product_id")?,
-                user_id: columns.read(2, "user_id", |text: String| UserId::new(text).ok())?,
+                product_id: text(1, "product_id")?.parsed()?,
+                user_id: text(2, "user_id")?.required(|text| UserId::new(text).ok())?,
             },
-            status: columns.read(3, "status", |name: String| EngineStatus::from_name(&name))?,
-            prior_status: columns
-                .optional(4, "prior_status", |name: String| EngineStatus::from_name(&name))?,
-            key_hash: columns.read(5, "key_hash", |hex: String| KeyHash::from_hex(&hex).ok())?,
-            sealed_key: columns.read(6, "sealed_key", Some)?,
-            sealed_secrets_key: columns.read(7, "sealed_secrets_key", Some)?,
-            engine_version: columns.parsed(8, "engine_version")?,
-            pinned: columns.read(9, "pinned", |flag: i64| Some(flag != 0))?,
-            port: columns.optional(10, "port", |port: i64| u16::try_from(port).ok())?,
-            instance: columns.optional(11, "instance", |text: String| Some(Instance::new(text)))?,
-            created_at: columns.read(12, "created_at", |ms| Some(Timestamp::from_unix_ms(ms)))?,
-            last_health_at: columns
-                .optional(13, "last_health_at", |ms: i64| Some(Timestamp::from_unix_ms(ms)))?,
-            generation: columns.read(14, "generation", Some)?,
-            claim: columns.optional(15, "claim_kind", |name: String| Change::from_name(&name))?,
+            status: text(3, "status")?.required(status)?,
+            prior_status: text(4, "prior_status")?.optional(status)?,
+            key_hash: text(5, "key_hash")?.required(|hex| KeyHash::from_hex(&hex).ok())?,
+            sealed_key: text(6, "sealed_key")?.required(Some)?,
+            sealed_secrets_key: text(7, "sealed_secrets_key")?.required(Some)?,
+            engine_version: text(8, "engine_version")?.parsed()?,
+            pinned: integer(9, "pinned")?.required(|flag| Some(flag != 0))?,
+            port: integer(10, "port")?.optional(|port| u16::try_from(port).ok())?,
+            instance: text(11, "instance")?.optional(|text| Some(Instance::new(text)))?,
+            created_at: integer(12, "created_at")?.required(moment)?,
+            last_health_at: integer(13, "last_health_at")?.optional(moment)?,
+            generation: integer(14, "generation")?.required(Some)?,
+            claim: text(15, "claim_kind")?.optional(|name| Change::from_name(&name))?,
         })
     }
 }
 
-/// Reads columns by position: the hot read has sixteen of them, and names would be looked up each time.
-struct Columns<'r>(&'r AnyRow);
+/// A row that either driver read. By position: the hot read has sixteen columns, and names would be looked up
+/// each time.
+pub(super) trait Source {
+    /// The text in column `at`.
+    fn text(&self, at: usize) -> Result<Option<String>, RegistryError>;
+    /// The integer in column `at`.
+    fn integer(&self, at: usize) -> Result<Option<i64>, RegistryError>;
+}
 
-impl<'r> Columns<'r> {
-    fn optional<C, T>(
-        &self,
-        at: usize,
-        column: &'static str,
-        parse: impl FnOnce(C) -> Option<T>,
-    ) -> Result<Option<T>, RegistryError>
-    where
-        C: Decode<'r, Any> + Type<Any>,
-        usize: ColumnIndex<AnyRow>,
-    {
-        match self.0.try_get::<Option<C>, _>(at)? {
-            Some(value) => parse(value).map(Some).ok_or(RegistryError::Unreadable { column }),
-            None => Ok(None),
-        }
+impl Source for AnyRow {
+    fn text(&self, at: usize) -> Result<Option<String>, RegistryError> {
+        Ok(self.try_get(at)?)
     }
 
-    fn read<C, T>(
-        &self,
-        at: usize,
-        column: &'static str,
-        parse: impl FnOnce(C) -> Option<T>,
-    ) -> Result<T, RegistryError>
-    where
-        C: Decode<'r, Any> + Type<Any>,
-    {
-        parse(self.0.try_get(at)?).ok_or(RegistryError::Unreadable { column })
+    fn integer(&self, at: usize) -> Result<Option<i64>, RegistryError> {
+        Ok(self.try_get(at)?)
+    }
+}
+
+impl Source for rusqlite::Row<'_> {
+    fn text(&self, at: usize) -> Result<Option<String>, RegistryError> {
+        Ok(self.get(at)?)
     }
 
-    fn parsed<T: FromStr>(&self, at: usize, column: &'static str) -> Result<T, RegistryError> {
-        self.read(at, column, |text: String| text.parse().ok())
+    fn integer(&self, at: usize) -> Result<Option<i64>, RegistryError> {
+        Ok(self.get(at)?)
+    }
+}
+
+/// A column with its name, for the error that says which one cannot be read.
+struct Column<V> {
+    name: &'static str,
+    value: Option<V>,
+}
+
+impl<V> Column<V> {
+    fn optional<T>(self, parse: impl FnOnce(V) -> Option<T>) -> Result<Option<T>, RegistryError> {
+        let Self { name, value } = self;
+        value.map(|value| parse(value).ok_or(RegistryError::Unreadable { column: name })).transpose()
+    }
+
+    fn required<T>(self, parse: impl FnOnce(V) -> Option<T>) -> Result<T, RegistryError> {
+        let name = self.name;
+        self.optional(parse)?.ok_or(RegistryError::Unreadable { column: name })
+    }
+}
+
+impl Column<String> {
+    fn parsed<T: FromStr>(self) -> Result<T, RegistryError> {
+        self.required(|text| text.parse().ok())
     }
 }

@@ -1,6 +1,5 @@
-//! A product's test mode: the engines say what a script of one's own says.
+//! Story 1, a product's test mode: the engines say what a script of one's own says.
 
-use rustix::process::Signal;
 use serde_json::json;
 
 use crate::support::Fleet;
@@ -44,7 +43,6 @@ async fn engines_say_what_a_script_of_ones_own_says() {
         let events = engine.execute(word, word).await.rest().await;
         assert_eq!(errored(&events)["code"], code);
     }
-    up.end(Signal::TERM).await.well();
 }
 
 #[tokio::test]

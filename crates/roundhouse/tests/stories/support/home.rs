@@ -53,34 +53,35 @@ impl Home {
 
     /// Runs the binary with an environment of nothing but `variables` and what a shell would need.
     pub(crate) fn run(&self, arguments: &[&str], variables: &BTreeMap<String, String>) -> Program {
-        self.start(Command::new(BINARY).args(arguments).envs(variables))
+        self.start(self.command(BINARY).args(arguments).envs(variables))
     }
 
     /// Runs a line in a shell.
     pub(crate) fn shell(&self, line: &str) -> Program {
-        self.start(Command::new("sh").args(["-c", line]))
+        self.start(self.command("sh").args(["-c", line]))
     }
 
     /// Runs a line in a shell with `input` to read.
     pub(crate) fn shell_with_input(&self, line: &str, input: &str) -> Program {
         let file = self.path().join("input");
         fs::write(&file, input).unwrap();
-        self.start(Command::new("sh").args(["-c", line]).stdin(File::open(file).unwrap()))
+        self.start(self.command("sh").args(["-c", line]).stdin(File::open(file).unwrap()))
+    }
+
+    fn command(&self, program: &str) -> Command {
+        let mut command = Command::new(program);
+        command
+            .env_clear()
+            .env("PATH", std::env::var_os("PATH").unwrap_or_default())
+            .env("HOME", self.path());
+        command
     }
 
     fn start(&self, command: &mut Command) -> Program {
         let number = self.programs.fetch_add(1, Ordering::Relaxed);
         let output = self.path().join(format!("output-{number}"));
         let file = File::create(&output).unwrap();
-        let own: Vec<_> =
-            command.as_std().get_envs().map(|(k, v)| (k.to_owned(), v.map(ToOwned::to_owned))).collect();
-        command.env_clear();
-        for (name, value) in own {
-            command.env(name, value.unwrap_or_default());
-        }
         let child = command
-            .env("PATH", std::env::var_os("PATH").unwrap_or_default())
-            .env("HOME", self.path())
             .stdout(Stdio::from(file.try_clone().unwrap()))
             .stderr(Stdio::from(file))
             .kill_on_drop(true)
