@@ -4,7 +4,6 @@
 //! read-only connection. An exclusive lock beside the file, held as long as that thread lives, makes sure that no
 //! two engines ever write one brain.
 
-mod lock;
 mod read;
 mod schema;
 pub mod steps;
@@ -16,8 +15,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use contract::{TaskId, TurnId};
 use rusqlite::{Connection, ErrorCode, OpenFlags};
+use service::clock::{Clock as _, SystemClock};
+use service::lock::{FileLock, Holder, LockError};
 
-pub use lock::LockError;
 pub use read::{BlockCounts, OpenTurn, StoredEvent, StoredStep};
 pub(crate) use writer::json;
 pub use writer::{Batch, Durability, Rows, WriteError};
@@ -49,9 +49,23 @@ pub enum BrainError {
         #[source]
         source: std::io::Error,
     },
-    /// Another engine has it, or the lock cannot be taken.
-    #[error(transparent)]
-    Lock(#[from] LockError),
+    /// Another engine has it.
+    #[error("the brain {file} is in use by another engine ({holder}): stop that one first")]
+    InUse {
+        /// The brain.
+        file: PathBuf,
+        /// Who has it.
+        holder: Holder,
+    },
+    /// Its lock cannot be taken.
+    #[error("the brain's lock {file} cannot be taken: its folder must be writable")]
+    Lock {
+        /// The lock.
+        file: PathBuf,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
     /// A newer engine wrote it.
     #[error(
         "the brain {file} has schema version {found}, and this engine knows versions up to {known}: \
@@ -126,7 +140,13 @@ impl Brain {
         let folder = file.parent().unwrap_or(Path::new("."));
         std::fs::create_dir_all(folder)
             .map_err(|source| BrainError::Folder { folder: folder.to_owned(), source })?;
-        let lock = lock::BrainLock::take(file)?;
+        let mut lock = file.as_os_str().to_owned();
+        lock.push(".lock");
+        let lock =
+            FileLock::take(Path::new(&lock), SystemClock::new().now()).map_err(|error| match error {
+                LockError::Held(holder) => BrainError::InUse { file: file.to_owned(), holder },
+                LockError::Io { file, source } => BrainError::Lock { file, source },
+            })?;
         let write = schema::open(file)?;
         let (reader, next_task) = reader(file).map_err(|error| BrainError::of(file, error))?;
         Ok(Self {

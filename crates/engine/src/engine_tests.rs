@@ -101,7 +101,7 @@ async fn a_taken_address_is_named_and_the_brain_is_free_again() {
     within(async {
         // The brain's writer frees the lock when it has ended, which nobody waited for.
         while let Err(error) = Engine::start(config(&folder, &provider, &port)).await {
-            assert!(matches!(error, StartError::Brain(BrainError::Lock(_))), "{error}");
+            assert!(matches!(error, StartError::Brain(BrainError::InUse { .. })), "{error}");
             tokio::task::yield_now().await;
         }
     })

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use contract::AdminKey;
 use service::clock::Clock;
+use service::lock::Holder;
 use service::serve::{Bounds, serve};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
@@ -19,7 +20,7 @@ use crate::config::{BackendKind, Config, DatabaseUrl};
 use crate::fleet::{Fleet, Parts, Settings};
 use crate::http;
 use crate::keys::{KeyError, Purpose, Vault};
-use crate::registry::{CANARY, DEPLOYMENT_ID, Holder, OpenRegistryError, Registry, RegistryError};
+use crate::registry::{CANARY, DEPLOYMENT_ID, OpenRegistryError, Registry, RegistryError};
 
 /// What the canary says. Known to all: it shows only whether the master key is the one that sealed it.
 const CANARY_SONG: &str = "roundhouse";

@@ -8,7 +8,6 @@
 mod engines;
 mod error;
 mod ledger;
-mod lock;
 mod meta;
 mod open;
 mod point;
@@ -20,13 +19,12 @@ mod row;
 mod tests;
 
 use contract::ProductId;
+use service::lock::FileLock;
 use sqlx::AnyPool;
 
 pub(crate) use engines::{Claim, NewEngine, Next, Page, Refused};
 pub(crate) use error::RegistryError;
 pub(crate) use ledger::{Entry, Event};
-pub(crate) use lock::Holder;
-use lock::RegistryLock;
 pub(crate) use meta::{CANARY, DEPLOYMENT_ID};
 pub(crate) use open::OpenRegistryError;
 use point::PointReads;
@@ -49,7 +47,7 @@ pub(crate) struct Registry {
     reads: AnyPool,
     point_reads: PointReads,
     /// Held as long as the registry is open.
-    _lock: RegistryLock,
+    _lock: FileLock,
 }
 
 impl Registry {

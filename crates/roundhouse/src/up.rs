@@ -14,11 +14,12 @@ use std::sync::Arc;
 use anyhow::Context as _;
 use contract::orchestrator::Policy;
 use contract::{AdminKey, DisplayName, PlatformKey, Slug};
+use engine::models::config::NotConfigured;
 use include_dir::{Dir, include_dir};
 use orchestrator::config::{BackendKind, DatabaseUrl, PortRange, VERSION};
 use orchestrator::{Config, MasterKey, Orchestrator};
-use service::clock::SystemClock;
-use service::env::{Env, ProcessEnv, Reader};
+use service::clock::{Clock as _, SystemClock};
+use service::env::{Env, Faults, ProcessEnv, Reader};
 use service::signals::Endings;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
@@ -45,14 +46,15 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let env = ProcessEnv;
-    let settings = Settings::read(&env)?;
+    let engine_env = environment::for_engines(&env);
+    // A provider that cannot work is found out now, not by the first user.
+    let model = engine::models::config::model(&engine_env);
+    let settings = Settings::read(&env, model.as_ref().err()).map_err(Failure::usage)?;
+    let model = model.map_err(Failure::usage)?;
     service::logging::init(settings.log.clone());
     service::limits::raise_file_limit();
     let folder = Folder::at(args.dir.as_deref()).map_err(Failure::usage)?;
-    let taken = folder.take().map_err(Failure::usage)?;
-    let engine_env = environment::for_engines(&env);
-    // A provider that cannot work is found out now, not by the first user.
-    let model = engine::models::config::model(&engine_env).map_err(Failure::usage)?;
+    let taken = folder.take(SystemClock::new().now()).map_err(Failure::usage)?;
     let keys = Keys::of(&taken)?;
     unpack_catalog(&taken.join(CATALOG)).map_err(Failure::usage)?;
 
@@ -126,8 +128,12 @@ struct Settings {
 }
 
 impl Settings {
-    fn read(env: &dyn Env) -> Result<Self, Failure> {
+    /// Reads them. What is wrong with the provider is reported together with what is wrong here.
+    fn read(env: &dyn Env, provider: Option<&NotConfigured>) -> Result<Self, Faults> {
         let mut reader = Reader::new(env);
+        if let Some(provider) = provider {
+            reader.extend(provider.faults());
+        }
         let port =
             reader.or("ORCH_PORT", "a port from 0 (any free one) to 65535", 8_000, |text| text.parse().ok());
         let engine_port = |text: &str| text.parse().ok().filter(|port: &u16| *port > 0);
@@ -145,7 +151,7 @@ impl Settings {
             quiet,
             |text| service::logging::parse_filter(text).ok(),
         );
-        reader.finish(ports.map(|ports| Self { port, ports, log })).map_err(Failure::usage)
+        reader.finish(ports.map(|ports| Self { port, ports, log }))
     }
 }
 

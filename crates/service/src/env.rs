@@ -60,16 +60,20 @@ impl Faults {
     }
 }
 
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { name, holds, must_be } = self;
+        match holds {
+            Some(value) => write!(f, "{name} is `{value}`: it must be {must_be}"),
+            None => write!(f, "{name} is not set: it must be {must_be}"),
+        }
+    }
+}
+
 impl fmt::Display for Faults {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "the configuration has {} fault(s):", self.0.len())?;
-        for Fault { name, holds, must_be } in &self.0 {
-            match holds {
-                Some(value) => write!(f, "\n  {name} is `{value}`: it must be {must_be}")?,
-                None => write!(f, "\n  {name} is not set: it must be {must_be}")?,
-            }
-        }
-        Ok(())
+        self.0.iter().try_for_each(|fault| write!(f, "\n  {fault}"))
     }
 }
 
@@ -140,6 +144,11 @@ impl<'a> Reader<'a> {
     /// Notes a fault that no single parser sees.
     pub fn fault(&mut self, name: &str, holds: Option<String>, must_be: &str) {
         self.faults.push(Fault { name: name.to_owned(), holds, must_be: must_be.to_owned() });
+    }
+
+    /// Adds faults that were met elsewhere.
+    pub fn extend(&mut self, faults: &Faults) {
+        self.faults.extend(faults.iter().cloned());
     }
 
     /// `value`, unless a fault was met or there is none (then a fault was met).

@@ -7,6 +7,7 @@ pub mod clock;
 pub mod env;
 pub mod http;
 pub mod limits;
+pub mod lock;
 pub mod logging;
 pub mod serve;
 pub mod signals;

@@ -182,7 +182,7 @@ fn a_second_engine_is_refused_and_told_who_has_the_brain() {
     let brain = Brain::open(&file).unwrap();
     let refusal = refusal(&file);
     assert!(
-        refusal.contains(&format!("in use by another engine (process {})", std::process::id())),
+        refusal.contains(&format!("in use by another engine (process {} ", std::process::id())),
         "{refusal}"
     );
     brain.check().unwrap();

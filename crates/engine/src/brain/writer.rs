@@ -10,9 +10,9 @@ use std::thread::JoinHandle;
 
 use contract::{TaskId, Timestamp, TurnId};
 use rusqlite::{Connection, Transaction, params};
+use service::lock::FileLock;
 
 use super::TaskRow;
-use super::lock::BrainLock;
 use super::steps::Step;
 
 /// Against what a commit must hold.
@@ -168,7 +168,7 @@ pub(super) struct Writer {
 impl Writer {
     /// Starts the thread, which holds the brain's lock as long as it may write. The queue is unbounded, but each
     /// channel queues itself at most once.
-    pub(super) fn start(connection: Connection, lock: BrainLock) -> io::Result<Self> {
+    pub(super) fn start(connection: Connection, lock: FileLock) -> io::Result<Self> {
         let (sender, queue) = channel();
         let thread = std::thread::Builder::new().name("brain-writer".into()).stack_size(512 * 1024).spawn(
             move || {

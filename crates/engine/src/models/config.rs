@@ -3,11 +3,12 @@
 //! A configuration that cannot work does not stop an engine: it starts, says what to set, and its turns end in
 //! an error that says the same. So what is wrong here is a reason, not a fault.
 
-use std::path::PathBuf;
+use std::fmt;
+use std::path::Path;
 use std::sync::Arc;
 
 use secrecy::SecretString;
-use service::env::Env;
+use service::env::{Env, Faults, Reader};
 
 use super::anthropic::Anthropic;
 use super::openai::OpenAi;
@@ -23,8 +24,6 @@ enum Provider {
     Scripted,
 }
 
-const NAMES: &str = "anthropic, openai, openai-compatible or scripted";
-
 impl Provider {
     fn from_name(name: &str) -> Option<Self> {
         Some(match name {
@@ -37,12 +36,13 @@ impl Provider {
     }
 
     /// The variable that holds this provider's key, beside `LLM_API_KEY`.
-    const fn key_variable(self) -> Option<&'static str> {
+    const fn key_variable(self) -> &'static str {
         match self {
-            Self::Anthropic => Some("ANTHROPIC_API_KEY"),
-            Self::OpenAi => Some("OPENAI_API_KEY"),
-            Self::OpenAiCompatible => Some("OPENAI_COMPATIBLE_API_KEY"),
-            Self::Scripted => None,
+            Self::Anthropic => "ANTHROPIC_API_KEY",
+            Self::OpenAi => "OPENAI_API_KEY",
+            Self::OpenAiCompatible => "OPENAI_COMPATIBLE_API_KEY",
+            // It needs none.
+            Self::Scripted => "LLM_API_KEY",
         }
     }
 
@@ -51,8 +51,7 @@ impl Provider {
         match self {
             Self::Anthropic => Some("claude-sonnet-4-5"),
             Self::OpenAi => Some("gpt-5"),
-            Self::OpenAiCompatible => None,
-            Self::Scripted => Some("scripted"),
+            Self::OpenAiCompatible | Self::Scripted => None,
         }
     }
 
@@ -66,14 +65,27 @@ impl Provider {
     }
 }
 
-/// Why no model can be used, and what to set.
+/// Why no model can be used, and what to set: all of it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct NotConfigured(String);
+pub struct NotConfigured(Faults);
+
+impl NotConfigured {
+    /// Each fault.
+    pub const fn faults(&self) -> &Faults {
+        &self.0
+    }
+}
+
+impl fmt::Display for NotConfigured {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let faults: Vec<String> = self.0.iter().map(ToString::to_string).collect();
+        f.write_str(&faults.join("; "))
+    }
+}
 
 impl From<NotConfigured> for ModelError {
     fn from(reason: NotConfigured) -> Self {
-        Self::new(ModelErrorKind::NotConfigured, reason.0)
+        Self::new(ModelErrorKind::NotConfigured, reason.to_string())
     }
 }
 
@@ -82,68 +94,70 @@ impl From<NotConfigured> for ModelError {
 /// # Errors
 /// Why none can be used.
 pub fn model(env: &dyn Env) -> Result<Arc<dyn ChatModel>, NotConfigured> {
-    let get = |name: &str| env.get(name).filter(|value| !value.is_empty());
-    let provider = provider(&get)?;
-    let missing = |name: &str, what: &str| {
-        NotConfigured(format!("{name} is not set: it must be {what} (provider {})", name_of(provider)))
+    let mut reader = Reader::new(env);
+    let model = match provider(&mut reader) {
+        Some(Provider::Scripted) => scripted(&mut reader),
+        Some(provider) => remote(&mut reader, provider),
+        None => None,
     };
-    let model = get("LLM_MODEL")
-        .or_else(|| provider.default_model().map(str::to_owned))
-        .ok_or_else(|| missing("LLM_MODEL", "the model's name"))?;
-    if provider == Provider::Scripted {
-        let script = match get("LLM_SCRIPT_PATH") {
-            Some(path) => {
-                Script::load(&PathBuf::from(path)).map_err(|error| NotConfigured(error.to_string()))?
-            }
-            None => Script::built_in().map_err(|error| NotConfigured(error.to_string()))?,
-        };
-        return Ok(Arc::new(Scripted::new(model, script)));
+    reader.finish(model).map_err(NotConfigured)
+}
+
+fn scripted(reader: &mut Reader<'_>) -> Option<Arc<dyn ChatModel>> {
+    let name = reader.text("LLM_MODEL").unwrap_or_else(|| "scripted".to_owned());
+    let path = reader.text("LLM_SCRIPT_PATH");
+    let script = match &path {
+        Some(path) => Script::load(Path::new(path)),
+        None => Script::built_in(),
+    };
+    match script {
+        Ok(script) => Some(Arc::new(Scripted::new(name, script))),
+        Err(error) => {
+            reader.fault("LLM_SCRIPT_PATH", path, &format!("a script of rules, but {error}"));
+            None
+        }
     }
-    let base = get("LLM_BASE_URL")
-        .or_else(|| provider.default_base().map(str::to_owned))
-        .ok_or_else(|| missing("LLM_BASE_URL", "the address of the provider, such as http://host:port/v1"))?;
-    if !base.starts_with("http://") && !base.starts_with("https://") {
-        return Err(NotConfigured(format!(
-            "LLM_BASE_URL is `{base}`: it must begin with http:// or https://"
-        )));
-    }
-    let own = provider.key_variable().unwrap_or("LLM_API_KEY");
-    let key = get(own).or_else(|| get("LLM_API_KEY"));
-    // Local servers take any key, so none need be set for them.
-    let key = key.or_else(|| (provider == Provider::OpenAiCompatible).then(|| "none".to_owned()));
-    let key = SecretString::from(key.ok_or_else(|| missing(own, "the provider's key"))?);
-    Ok(match provider {
-        Provider::Anthropic => Arc::new(Anthropic::new(&base, model, key)),
+}
+
+fn remote(reader: &mut Reader<'_>, provider: Provider) -> Option<Arc<dyn ChatModel>> {
+    let name = match (reader.text("LLM_MODEL"), provider.default_model()) {
+        (None, Some(default)) => Some(default.to_owned()),
+        _ => reader.required("LLM_MODEL", "the model's name", |text| Some(text.to_owned())),
+    };
+    let address = |text: &str| {
+        let known = text.starts_with("http://") || text.starts_with("https://");
+        known.then(|| text.to_owned())
+    };
+    let must_be = "the provider's address, which begins with http:// or https://";
+    let base = match (reader.text("LLM_BASE_URL"), provider.default_base()) {
+        (None, Some(default)) => Some(default.to_owned()),
+        _ => reader.required("LLM_BASE_URL", must_be, address),
+    };
+    let own = provider.key_variable();
+    let key = match reader.text(own).or_else(|| reader.text("LLM_API_KEY")) {
+        Some(key) => Some(key),
+        // Local servers take any key, so none need be set for them.
+        None if provider == Provider::OpenAiCompatible => Some("none".to_owned()),
+        None => reader.required_secret(own, "the provider's key (or LLM_API_KEY is)", |_| None),
+    };
+    let (name, base, key) = (name?, base?, SecretString::from(key?));
+    Some(match provider {
+        Provider::Anthropic => Arc::new(Anthropic::new(&base, name, key)),
         Provider::OpenAi | Provider::OpenAiCompatible | Provider::Scripted => {
-            Arc::new(OpenAi::new(&base, model, key))
+            Arc::new(OpenAi::new(&base, name, key))
         }
     })
 }
 
 /// `LLM_PROVIDER`, or the one provider whose key is set.
-fn provider(get: &dyn Fn(&str) -> Option<String>) -> Result<Provider, NotConfigured> {
-    if let Some(name) = get("LLM_PROVIDER") {
-        return Provider::from_name(&name)
-            .ok_or_else(|| NotConfigured(format!("LLM_PROVIDER is `{name}`: it must be {NAMES}")));
+fn provider(reader: &mut Reader<'_>) -> Option<Provider> {
+    let mut with_key = [Provider::Anthropic, Provider::OpenAi].into_iter().filter(|provider| {
+        reader.text("LLM_PROVIDER").is_none() && reader.text(provider.key_variable()).is_some()
+    });
+    if let (Some(only), None) = (with_key.next(), with_key.next()) {
+        return Some(only);
     }
-    let has_key = |provider: &Provider| provider.key_variable().is_some_and(|name| get(name).is_some());
-    let mut with_key = [Provider::Anthropic, Provider::OpenAi].into_iter().filter(has_key);
-    match (with_key.next(), with_key.next()) {
-        (Some(only), None) => Ok(only),
-        (Some(_), Some(_)) => Err(NotConfigured(format!(
-            "LLM_PROVIDER is not set and the keys of several providers are: it must be {NAMES}"
-        ))),
-        (None, _) => Err(NotConfigured(format!("LLM_PROVIDER is not set: it must be {NAMES}"))),
-    }
-}
-
-const fn name_of(provider: Provider) -> &'static str {
-    match provider {
-        Provider::Anthropic => "anthropic",
-        Provider::OpenAi => "openai",
-        Provider::OpenAiCompatible => "openai-compatible",
-        Provider::Scripted => "scripted",
-    }
+    reader.required("LLM_PROVIDER", "anthropic, openai, openai-compatible or scripted", Provider::from_name)
 }
 
 #[cfg(test)]
@@ -181,7 +195,7 @@ mod tests {
             (&[("LLM_PROVIDER", "clippy")], "LLM_PROVIDER is `clippy`"),
             (&[("LLM_PROVIDER", "anthropic")], "ANTHROPIC_API_KEY is not set"),
             (&[("LLM_PROVIDER", "openai")], "OPENAI_API_KEY is not set"),
-            (&[("ANTHROPIC_API_KEY", "hunter2"), ("OPENAI_API_KEY", "k")], "several"),
+            (&[("ANTHROPIC_API_KEY", "hunter2"), ("OPENAI_API_KEY", "k")], "LLM_PROVIDER is not set"),
             (&[("LLM_PROVIDER", "openai-compatible"), ("LLM_MODEL", "m")], "LLM_BASE_URL is not set"),
             (&[("LLM_PROVIDER", "openai-compatible"), ("LLM_BASE_URL", "http://h")], "LLM_MODEL is not set"),
             (&[("OPENAI_API_KEY", "hunter2"), ("LLM_BASE_URL", "ftp://h")], "LLM_BASE_URL is `ftp://h`"),

@@ -151,12 +151,11 @@ async fn refusal(response: reqwest::Response) -> ModelError {
     let text = |field: &str| error.pointer(field).and_then(Value::as_str);
     let said =
         text("/error/message").map_or_else(|| String::from_utf8_lossy(&body).into_owned(), str::to_owned);
-    // OpenAI's code for an account without credit; it comes as a 429 and does not pass.
-    let kind = if text("/error/code") == Some("insufficient_quota") {
-        ModelErrorKind::Quota
-    } else {
-        classify(status, should_retry)
-    };
+    // An account without credit, which does not come back by waiting: OpenAI's code for it comes with a 429, and
+    // Anthropic says it in the message of a 400.
+    let out_of_credit =
+        text("/error/code") == Some("insufficient_quota") || said.contains("credit balance is too low");
+    let kind = if out_of_credit { ModelErrorKind::Quota } else { classify(status, should_retry) };
     let said: String = said.chars().take(1_000).collect();
     ModelError { kind, message: format!("the provider answered {status}: {said}"), retry_after }
 }
@@ -165,6 +164,7 @@ async fn refusal(response: reqwest::Response) -> ModelError {
 fn classify(status: u16, should_retry: Option<bool>) -> ModelErrorKind {
     match (status, should_retry) {
         (401 | 403, _) => ModelErrorKind::Auth,
+        (402, _) => ModelErrorKind::Quota,
         (_, Some(true)) | (408 | 409 | 429 | 500.., None) => ModelErrorKind::Busy,
         (_, Some(false) | None) => ModelErrorKind::Refused,
     }

@@ -8,12 +8,12 @@ use std::sync::Once;
 use std::time::Duration;
 
 use contract::Timestamp;
+use service::lock::{FileLock, Holder, LockError};
 use sqlx::any::{AnyConnectOptions, AnyPoolOptions, install_default_drivers};
 use sqlx::error::DatabaseError;
 use sqlx::{AnyConnection, AnyPool, ConnectOptions as _, Connection as _, Row as _};
 
 use super::Registry;
-use super::lock::{Holder, LockError, RegistryLock};
 use super::point::PointReads;
 
 /// The steps that lead from an empty database to the present schema. The n-th leads to version n.
@@ -56,6 +56,15 @@ pub(crate) enum OpenRegistryError {
     Database(#[source] sqlx::Error),
 }
 
+impl From<LockError> for OpenRegistryError {
+    fn from(error: LockError) -> Self {
+        match error {
+            LockError::Held(holder) => Self::Held(holder),
+            LockError::Io { source, .. } => Self::Folder(source),
+        }
+    }
+}
+
 impl From<sqlx::Error> for OpenRegistryError {
     fn from(error: sqlx::Error) -> Self {
         // SQLITE_CORRUPT, SQLITE_NOTADB: the primary code is the low byte.
@@ -74,10 +83,9 @@ impl Registry {
         if let Some(folder) = database.parent() {
             std::fs::create_dir_all(folder).map_err(OpenRegistryError::Folder)?;
         }
-        let lock = RegistryLock::take(&database, now).map_err(|error| match error {
-            LockError::Held(holder) => OpenRegistryError::Held(holder),
-            LockError::Io(error) => OpenRegistryError::Folder(error),
-        })?;
+        let mut lock = database.as_os_str().to_owned();
+        lock.push(".lock");
+        let lock = FileLock::take(Path::new(&lock), now)?;
         create_private(&database).map_err(OpenRegistryError::Folder)?;
         let options: AnyConnectOptions = url(&database).parse()?;
         // Before any pool: a pool tries again and again what can never succeed, and forgets why it failed.

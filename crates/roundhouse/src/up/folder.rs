@@ -1,9 +1,12 @@
 //! The folder of a `roundhouse up`: its keys, its registry, its engines, its catalog.
 
-use std::fs::{self, File, OpenOptions, TryLockError};
-use std::io::{self, Read as _, Seek as _, Write as _};
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
+
+use contract::Timestamp;
+use service::lock::{FileLock, Holder, LockError};
 
 /// The file with the `demo` product's key.
 pub(crate) const PLATFORM_KEY: &str = "platform.key";
@@ -35,13 +38,13 @@ pub(crate) enum FolderError {
     },
     /// Another `up` uses it.
     #[error(
-        "another `roundhouse up` (process {holder}) uses {path}: end that one first, or name another folder with --dir"
+        "another `roundhouse up` ({holder}) uses {path}: end that one first, or name another folder with --dir"
     )]
     InUse {
         /// The folder.
         path: PathBuf,
-        /// The process.
-        holder: String,
+        /// Who.
+        holder: Holder,
     },
     /// A key is gone or damaged, and what it protects is there.
     #[error(
@@ -81,24 +84,13 @@ impl Folder {
     }
 
     /// Makes the folder where it is missing, and takes it for this process.
-    pub(super) fn take(&self) -> Result<Taken<'_>, FolderError> {
+    pub(super) fn take(&self, now: Timestamp) -> Result<Taken<'_>, FolderError> {
         let unusable = |reason| FolderError::Unusable { path: self.path.clone(), reason };
         fs::DirBuilder::new().recursive(true).mode(0o700).create(&self.path).map_err(unusable)?;
-        let mut options = OpenOptions::new();
-        options.read(true).write(true).create(true).truncate(false).mode(0o600);
-        let mut lock = options.open(self.path.join(LOCK)).map_err(unusable)?;
-        match lock.try_lock() {
-            Ok(()) => {}
-            Err(TryLockError::WouldBlock) => {
-                let mut holder = String::new();
-                // It may not have written its number yet.
-                let _ = lock.read_to_string(&mut holder);
-                return Err(FolderError::InUse { path: self.path.clone(), holder });
-            }
-            Err(TryLockError::Error(reason)) => return Err(unusable(reason)),
-        }
-        let write = lock.set_len(0).and_then(|()| lock.rewind());
-        write.and_then(|()| write!(lock, "{}", std::process::id())).map_err(unusable)?;
+        let lock = FileLock::take(&self.path.join(LOCK), now).map_err(|error| match error {
+            LockError::Held(holder) => FolderError::InUse { path: self.path.clone(), holder },
+            LockError::Io { file, source } => FolderError::Unusable { path: file, reason: source },
+        })?;
         Ok(Taken { folder: self, _lock: lock })
     }
 }
@@ -106,7 +98,7 @@ impl Folder {
 /// A folder that this process holds.
 pub(super) struct Taken<'a> {
     folder: &'a Folder,
-    _lock: File,
+    _lock: FileLock,
 }
 
 impl Taken<'_> {
@@ -172,13 +164,14 @@ mod tests {
 
     use super::*;
 
+    const NOW: Timestamp = Timestamp::from_unix_ms(0);
     const MAKE: fn() -> io::Result<String> = || Ok("a-key".into());
 
     #[test]
     fn keys_are_made_once_and_for_their_owner_alone() {
         let dir = tempfile::tempdir().unwrap();
         let folder = Folder::at(Some(&dir.path().join("up"))).unwrap();
-        let taken = folder.take().unwrap();
+        let taken = folder.take(NOW).unwrap();
         assert_eq!(taken.key("a.key", MAKE, |_| true).unwrap(), "a-key");
         assert_eq!(taken.key("a.key", || Err("made twice"), |_| true).unwrap(), "a-key");
         let mode = |name: &str| fs::metadata(taken.join(name)).unwrap().permissions().mode() & 0o777;
@@ -190,7 +183,7 @@ mod tests {
     fn a_registry_without_its_key_is_refused() {
         let dir = tempfile::tempdir().unwrap();
         let folder = Folder::at(Some(dir.path())).unwrap();
-        let taken = folder.take().unwrap();
+        let taken = folder.take(NOW).unwrap();
         fs::write(taken.join(REGISTRY), "").unwrap();
         let missing = taken.key("a.key", MAKE, |_| true).unwrap_err().to_string();
         assert!(missing.contains("a.key is missing"), "{missing}");
@@ -203,18 +196,18 @@ mod tests {
     fn a_folder_is_taken_once() {
         let dir = tempfile::tempdir().unwrap();
         let folder = Folder::at(Some(dir.path())).unwrap();
-        let taken = folder.take().unwrap();
-        let second = folder.take().err().unwrap().to_string();
+        let taken = folder.take(NOW).unwrap();
+        let second = folder.take(NOW).err().unwrap().to_string();
         assert!(second.contains(&format!("process {}", std::process::id())), "{second}");
         drop(taken);
-        assert!(folder.take().is_ok());
+        assert!(folder.take(NOW).is_ok());
     }
 
     #[test]
     fn what_cannot_be_a_folder_is_named() {
         let file = tempfile::NamedTempFile::new().unwrap();
         let folder = Folder::at(Some(&file.path().join("up"))).unwrap();
-        let refused = folder.take().err().unwrap().to_string();
+        let refused = folder.take(NOW).err().unwrap().to_string();
         assert!(refused.contains(file.path().to_str().unwrap()) && refused.contains("--dir"), "{refused}");
     }
 }

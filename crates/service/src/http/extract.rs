@@ -40,12 +40,14 @@ fn unread(rejection: &BytesRejection) -> ApiError {
 }
 
 fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, ApiError> {
-    let body = if body.iter().all(u8::is_ascii_whitespace) { b"{}" } else { body };
+    // A field that is ignored is skipped unread, so its text must be checked beforehand.
+    let Ok(body) = std::str::from_utf8(body) else { return Err(invalid("the body must be UTF-8")) };
+    let body = if body.trim_ascii().is_empty() { "{}" } else { body };
     // serde reads a struct from an array too, field by field; the contract knows objects only.
-    if body.iter().find(|byte| !byte.is_ascii_whitespace()) != Some(&b'{') {
+    if !body.trim_ascii_start().starts_with('{') {
         return Err(invalid("the body must be a JSON object"));
     }
-    let mut deserializer = serde_json::Deserializer::from_slice(body);
+    let mut deserializer = serde_json::Deserializer::from_str(body);
     let value = serde_path_to_error::deserialize(&mut deserializer).map_err(|error| {
         let path = error.path().to_string();
         // The path of a problem with the object itself, such as a missing field, is `.`.
@@ -137,6 +139,11 @@ mod tests {
             r#"{"slug": "a", "display_name": "A", "policy": {"max_engines": "3"}}"#,
         );
         assert!(nested.contains("`policy.max_engines`"), "{nested}");
+    }
+
+    #[test]
+    fn what_is_no_utf8_is_refused_also_where_it_would_be_ignored() {
+        assert!(parse::<ProvisionEngine>(b"{\"user_id\": \"a\", \"colour\": \"\xff\"}").is_err());
     }
 
     #[test]
