@@ -2,6 +2,7 @@
 
 mod run;
 mod stream;
+mod telling;
 mod thread;
 
 use std::sync::Arc;
@@ -20,8 +21,10 @@ use crate::brain::{Brain, OpenTurn, WriteError};
 use crate::channel::{Channels, Follow, Reader, Record, Recorder};
 use crate::models::Gateway;
 use crate::tools::Toolbox;
-use run::TurnRun;
-use thread::{LoadError, Next, Thread};
+use run::{Told, TurnRun};
+use stream::Blocks;
+use telling::Telling;
+use thread::{LoadError, Thread};
 
 /// The most model calls of a turn where the request does not say.
 const DEFAULT_MAX_TURNS: u64 = 50;
@@ -214,7 +217,7 @@ async fn until(stopping: CancellationToken, turn: impl Future<Output = ()>) {
 /// Runs a turn that was just opened.
 async fn go(brain: Brain, recorder: Recorder, means: Arc<Means>, message_id: MessageId) {
     match Thread::load(&brain, recorder.channel().task(), recorder.turn_id()) {
-        Ok(thread) => TurnRun::new(recorder, means, thread, 0).run().await,
+        Ok(thread) => TurnRun::new(recorder, means, thread, Told::default()).run().await,
         Err(error) => {
             tracing::error!(%error, turn.id = %recorder.turn_id(), "A turn's journal could not be read.");
             run::end_errored(&recorder, message_id, None, run::unexpected()).await;
@@ -229,38 +232,35 @@ async fn take_up(brain: Brain, recorder: Recorder, means: Arc<Means>, turn: Open
         tracing::error!(%error, turn.id = %turn.turn_id, "A turn could not be taken up.");
         return;
     }
-    let loaded = Thread::load(&brain, recorder.channel().task(), turn.turn_id);
-    let blocks = brain.block_counts(recorder.channel().task(), turn.turn_id).map_err(LoadError::from);
-    let (thread, blocks) = match (loaded, blocks) {
-        (Ok(thread), Ok(blocks)) => (thread, blocks),
-        (Err(error), _) | (_, Err(error)) => {
+    let run = match interrupted(&brain, recorder, means, &turn) {
+        Ok(run) => run,
+        Err(error) => {
             tracing::error!(%error, turn.id = %turn.turn_id, "A turn's journal could not be read.");
             return;
         }
     };
-    let message_id = thread.turn().message_id();
-    let mut record = Record::new().event(Event::ThreadLifecycle(Lifecycle::Resumed { message_id }));
-    if blocks.started > blocks.stopped {
-        record = record.event(stream::block_stop(blocks.started - 1));
-    }
-    // What was streamed after the last step belongs to a model call that is made anew.
-    if blocks.since_step > 0 && thread.next() == Next::AskModel {
-        let (void_after, attempt) = (thread.turn().step_ts(), turn.starts + 2);
-        record =
-            record.event(Event::ThreadLifecycle(Lifecycle::Retrying { message_id, void_after, attempt }));
-    }
-    if let Err(error) = recorder.commit(record).await {
-        tracing::error!(%error, turn.id = %turn.turn_id, "A turn could not be taken up.");
-        return;
-    }
-    let run = TurnRun::new(recorder, means, thread, blocks.started);
     if turn.starts >= RESUME_LIMIT {
         let message =
             format!("{RESUME_LIMIT} starts of the engine took this turn up and none got on with it");
         run.fail(Failure { code: FailureCode::ResumeLimit, message, retryable: false }).await;
     } else {
-        run.run().await;
+        run.resume().await;
     }
+}
+
+/// A turn as it was when the engine stopped.
+fn interrupted(
+    brain: &Brain,
+    recorder: Recorder,
+    means: Arc<Means>,
+    turn: &OpenTurn,
+) -> Result<TurnRun, LoadError> {
+    let task = recorder.channel().task();
+    let thread = Thread::load(brain, task, turn.turn_id)?;
+    // What was told after the last step on record belongs to a model call that is made anew.
+    let telling = Telling::of_events(brain.all_events_after(task, thread.turn().step_ts())?);
+    let blocks = Blocks::after(brain.blocks_started(task, turn.turn_id)?, telling.open_block());
+    Ok(TurnRun::new(recorder, means, thread, Told { blocks, telling, starts: turn.starts + 1 }))
 }
 
 #[cfg(test)]

@@ -13,12 +13,13 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use contract::event::Event;
 use contract::{TaskId, TurnId};
 use rusqlite::{Connection, ErrorCode, OpenFlags};
 use service::clock::{Clock as _, SystemClock};
 use service::lock::{FileLock, Holder, LockError};
 
-pub use read::{BlockCounts, OpenTurn, StoredEvent, StoredStep};
+pub use read::{OpenTurn, StoredEvent, StoredStep};
 pub(crate) use writer::json;
 pub use writer::{Batch, Durability, Rows, WriteError};
 
@@ -194,6 +195,12 @@ impl Brain {
         self.read(|reader| read::events_after(reader, task, after, limit))
     }
 
+    /// All events of `task` after `after`, as clients were told them.
+    pub fn all_events_after(&self, task: TaskRow, after: i64) -> Result<Vec<Event>, rusqlite::Error> {
+        let stored = self.events_after(task, after, usize::MAX)?;
+        stored.into_iter().map(StoredEvent::into_event).collect()
+    }
+
     /// The steps of all turns of `task`, oldest first.
     pub fn steps(&self, task: TaskRow) -> Result<Vec<StoredStep>, rusqlite::Error> {
         self.read(|reader| read::steps(reader, task))
@@ -204,9 +211,9 @@ impl Brain {
         self.read(read::open_turns)
     }
 
-    /// How many content blocks a turn has begun and ended on its stream.
-    pub fn block_counts(&self, task: TaskRow, turn_id: TurnId) -> Result<BlockCounts, rusqlite::Error> {
-        self.read(|reader| read::block_counts(reader, task, turn_id))
+    /// How many content blocks a turn has begun on its stream.
+    pub fn blocks_started(&self, task: TaskRow, turn_id: TurnId) -> Result<u32, rusqlite::Error> {
+        self.read(|reader| read::blocks_started(reader, task, turn_id))
     }
 
     /// Whether the brain answers.

@@ -53,6 +53,8 @@ pub(crate) struct Registry {
 impl Registry {
     /// Closes the connections, which folds SQLite's log back into the file.
     pub(crate) async fn close(&self) {
+        // SQLite folds its log when the last connection closes, which must be one that may write.
+        self.point_reads.close();
         self.reads.close().await;
         self.writes.close().await;
     }

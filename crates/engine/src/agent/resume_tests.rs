@@ -39,14 +39,38 @@ async fn stopped_in_the_middle_of_an_answer() {
         let events = rig.replay(0).await;
         assert!(events.starts_with(&before));
         assert_eq!(check_turn(&events), Ok(()));
-        assert_eq!(phases(&events), ["started", "resumed", "retrying", "completed"]);
-        assert_eq!(shown_text(&events, true), "the answer of after");
+        assert_eq!(phases(&events), ["started", "resumed", "completed"]);
+        assert_eq!(shown_text(&events, false), "the answer of after");
         assert_eq!(final_text(&events), "the answer of after");
         // A client that only saw what came before goes on from there.
         let after = before.last().unwrap().ts();
         let both: Vec<Seen> = before.into_iter().chain(rig.replay(after).await).collect();
         assert_eq!(both, events);
         assert!(rig.brain.open_turns().unwrap().is_empty());
+        rig.provider.assert_no_refusals();
+    }
+}
+
+#[tokio::test]
+async fn stopped_in_the_middle_of_an_answer_from_which_the_next_one_departs() {
+    for wire in WIRES {
+        let mut rig = Rig::new(wire).await;
+        let gate = Gate::new();
+        rig.provider.enqueue_all([
+            Reply::of_text("the answer of before").deltas(5).hold(2, &gate),
+            Reply::of_text("another answer"),
+        ]);
+        let mut reader = rig.begin(json!({"task_id": "t", "message": "go"})).await.unwrap();
+        read_until(&mut reader, |event| event.kind == "text_delta").await;
+        drop(reader);
+        rig.restart().await;
+        rig.agent.resume().unwrap();
+        let events = rig.replay(0).await;
+        assert_eq!(check_turn(&events), Ok(()));
+        assert_eq!(phases(&events), ["started", "resumed", "retrying", "completed"]);
+        assert_eq!(shown_text(&events, true), "another answer");
+        let attempt = events.iter().find_map(|event| event.data["attempt"].as_u64());
+        assert_eq!(attempt, Some(2));
         rig.provider.assert_no_refusals();
     }
 }

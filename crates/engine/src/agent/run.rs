@@ -12,6 +12,7 @@ use futures::{FutureExt as _, StreamExt as _};
 
 use super::Means;
 use super::stream::Blocks;
+use super::telling::{Tell, Telling};
 use super::thread::{Next, OUTCOME_UNKNOWN, OpenCall, Thread};
 use crate::brain::WriteError;
 use crate::brain::steps::{Step, TurnOutcome};
@@ -25,6 +26,20 @@ pub(super) struct TurnRun {
     means: Arc<Means>,
     thread: Thread,
     blocks: Blocks,
+    telling: Telling,
+    /// How many starts of the engine have taken up the model step under way.
+    starts: u32,
+}
+
+/// What clients were told of a turn before it is run.
+#[derive(Default)]
+pub(super) struct Told {
+    /// The blocks of its stream.
+    pub(super) blocks: Blocks,
+    /// What they have of the model step under way.
+    pub(super) telling: Telling,
+    /// How many starts of the engine have taken the step up.
+    pub(super) starts: u32,
 }
 
 /// Why a turn cannot go on.
@@ -42,13 +57,24 @@ impl From<WriteError> for Stopped {
 }
 
 impl TurnRun {
-    /// A turn whose journal is `thread`, and which has begun `blocks` content blocks on its stream.
-    pub(super) fn new(recorder: Recorder, means: Arc<Means>, thread: Thread, blocks: u32) -> Self {
-        Self { recorder, means, thread, blocks: Blocks::after(blocks) }
+    /// A turn whose journal is `thread`, and of which clients were told `told`.
+    pub(super) fn new(recorder: Recorder, means: Arc<Means>, thread: Thread, told: Told) -> Self {
+        let Told { blocks, telling, starts } = told;
+        Self { recorder, means, thread, blocks, telling, starts }
     }
 
     fn turn_id(&self) -> TurnId {
         self.recorder.turn_id()
+    }
+
+    /// Tells that the turn goes on after a restart, and runs it to its end.
+    pub(super) async fn resume(self) {
+        let message_id = self.thread.turn().message_id();
+        let resumed = Event::ThreadLifecycle(Lifecycle::Resumed { message_id });
+        match self.recorder.commit(Record::new().event(resumed)).await {
+            Ok(()) => self.run().await,
+            Err(error) => tracing::error!(%error, turn.id = %self.turn_id(), "A turn could not be taken up."),
+        }
     }
 
     /// Runs the turn to its end.
@@ -91,44 +117,31 @@ impl TurnRun {
     async fn ask_model(&mut self) -> Result<(), Stopped> {
         let mut retry = Retry::new(self.means.clock.monotonic());
         loop {
-            let shown_before = self.blocks.started();
-            let error = match self.attempt().await? {
+            let error = match self.attempt(retry.attempt()).await? {
                 Ok((model, answer)) => {
                     self.means.gateway.note(Ok(()));
+                    self.starts = 0;
                     return Ok(self.answered(model, answer).await?);
                 }
                 Err(error) => error,
             };
             self.means.gateway.note(Err(&error));
-            if let Some(stop) = self.blocks.stop() {
-                self.recorder.event(stop).await?;
-            }
             let attempt = retry.attempt();
             let Some(delay) = retry.after(&error, self.means.clock.monotonic(), jitter()) else {
                 return Err(Stopped::Failed(failure(&error)));
             };
             tracing::warn!(turn.id = %self.turn_id(), attempt, %error, "A model call failed and is repeated.");
-            if self.blocks.started() > shown_before {
-                self.void_attempt(retry.attempt()).await?;
-            }
             self.means.clock.sleep(delay).await;
         }
     }
 
-    /// Tells clients that what they saw of the failed attempt does not count.
-    async fn void_attempt(&self, attempt: u32) -> Result<(), WriteError> {
-        let turn = self.thread.turn();
-        let (message_id, void_after) = (turn.message_id(), turn.step_ts());
-        let retrying = Lifecycle::Retrying { message_id, void_after, attempt };
-        self.recorder.event(Event::ThreadLifecycle(retrying)).await
-    }
-
     /// Asks the model once, and tells of its answer while it comes.
-    async fn attempt(&mut self) -> Result<Result<(String, Answer), ModelError>, WriteError> {
+    async fn attempt(&mut self, attempt: u32) -> Result<Result<(String, Answer), ModelError>, WriteError> {
         let model = match self.means.gateway.model() {
             Ok(model) => model,
             Err(error) => return Ok(Err(error)),
         };
+        self.telling.begin_attempt();
         let mut parts = model.ask(&Request {
             system: &self.means.soul,
             messages: self.thread.messages(),
@@ -136,18 +149,44 @@ impl TurnRun {
             thinking: self.thread.turn().options().super_thinking,
         });
         while let Some(part) = parts.next().await {
-            let event = match part {
-                Ok(Part::Start(kind)) => Some(self.blocks.start(kind)),
-                Ok(Part::Delta(text)) => self.blocks.delta(text),
-                Ok(Part::Stop) => self.blocks.stop(),
-                Ok(Part::Done(answer)) => return Ok(Ok((model.name().to_owned(), answer))),
+            match part {
+                Ok(Part::Done(answer)) => {
+                    let last = self.telling.finish();
+                    self.tell(last, attempt).await?;
+                    return Ok(Ok((model.name().to_owned(), answer)));
+                }
+                Ok(part) => {
+                    let next = self.telling.tell(part);
+                    self.tell(next, attempt).await?;
+                }
                 Err(error) => return Ok(Err(error)),
+            }
+        }
+        Ok(Err(ModelError::new(ModelErrorKind::Broken, "the provider's answer ended before it was whole")))
+    }
+
+    async fn tell(&mut self, tell: Vec<Tell>, attempt: u32) -> Result<(), WriteError> {
+        for tell in tell {
+            let event = match tell {
+                Tell::Show(Part::Start(kind)) => Some(self.blocks.start(kind)),
+                Tell::Show(Part::Delta(text)) => self.blocks.delta(text),
+                Tell::Show(Part::Stop) => self.blocks.stop(),
+                Tell::Show(Part::Done(_)) => None,
+                Tell::Void => {
+                    if let Some(stop) = self.blocks.stop() {
+                        self.recorder.event(stop).await?;
+                    }
+                    let turn = self.thread.turn();
+                    let (message_id, void_after) = (turn.message_id(), turn.step_ts());
+                    let attempt = self.starts + attempt;
+                    Some(Event::ThreadLifecycle(Lifecycle::Retrying { message_id, void_after, attempt }))
+                }
             };
             if let Some(event) = event {
                 self.recorder.event(event).await?;
             }
         }
-        Ok(Err(ModelError::new(ModelErrorKind::Broken, "the provider's answer ended before it was whole")))
+        Ok(())
     }
 
     async fn answered(&mut self, model: String, answer: Answer) -> Result<(), WriteError> {

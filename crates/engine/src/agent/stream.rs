@@ -2,27 +2,17 @@
 
 use contract::event::{BlockStart, BlockStop, BlockType, Delta, Event};
 
-/// The event that ends block `index`.
-pub(super) const fn block_stop(index: u32) -> Event {
-    Event::ContentBlockStop(BlockStop { index })
-}
-
 /// Numbers the blocks of a turn and knows which one is open.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Blocks {
     next: u32,
     open: Option<(u32, BlockType)>,
 }
 
 impl Blocks {
-    /// Goes on after `started` blocks.
-    pub(super) const fn after(started: u32) -> Self {
-        Self { next: started, open: None }
-    }
-
-    /// How many blocks the turn has begun.
-    pub(super) const fn started(&self) -> u32 {
-        self.next
+    /// Goes on after `started` blocks, the last of which is open if it has a kind.
+    pub(super) fn after(started: u32, open: Option<BlockType>) -> Self {
+        Self { next: started, open: started.checked_sub(1).zip(open) }
     }
 
     /// A block begins.
@@ -44,6 +34,6 @@ impl Blocks {
 
     /// The open block ends; none if none is open.
     pub(super) fn stop(&mut self) -> Option<Event> {
-        self.open.take().map(|(index, _)| block_stop(index))
+        self.open.take().map(|(index, _)| Event::ContentBlockStop(BlockStop { index }))
     }
 }

@@ -1,5 +1,6 @@
 //! What is read from the brain.
 
+use contract::event::Event;
 use contract::{TaskId, TurnId};
 use rusqlite::types::Type;
 use rusqlite::{Connection, Error, OptionalExtension as _, Row};
@@ -18,6 +19,14 @@ pub struct StoredEvent {
     pub kind: String,
     /// Its own data, a JSON object.
     pub data: String,
+}
+
+impl StoredEvent {
+    /// The event itself.
+    pub(super) fn into_event(self) -> Result<Event, Error> {
+        let event = serde_json::from_str(&self.data).and_then(|data| Event::from_parts(&self.kind, data));
+        event.map_err(|error| Error::FromSqlConversionFailure(3, Type::Text, Box::new(error)))
+    }
 }
 
 /// A turn that has not ended.
@@ -40,17 +49,6 @@ pub struct StoredStep {
     pub ts: i64,
     /// The step.
     pub step: Step,
-}
-
-/// How many content blocks a turn has begun and ended on its stream.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct BlockCounts {
-    /// Begun.
-    pub started: u32,
-    /// Begun since its last step.
-    pub since_step: u32,
-    /// Ended.
-    pub stopped: u32,
 }
 
 pub(super) fn task(reader: &Connection, task_id: &TaskId) -> Result<Option<TaskEntry>, Error> {
@@ -121,20 +119,14 @@ fn parsed(row: &Row<'_>, column: usize) -> Result<TurnId, Error> {
     text.parse().map_err(|error| Error::FromSqlConversionFailure(column, Type::Text, Box::new(error)))
 }
 
-pub(super) fn block_counts(
+pub(super) fn blocks_started(
     reader: &Connection,
     TaskRow(task): TaskRow,
     turn_id: TurnId,
-) -> Result<BlockCounts, Error> {
+) -> Result<u32, Error> {
     let mut query = reader.prepare_cached(
-        "WITH this AS (SELECT turn FROM turns WHERE turn_id = ?2)
-         SELECT COUNT(*) FILTER (WHERE kind = 'content_block_start'),
-                COUNT(*) FILTER (WHERE kind = 'content_block_start' AND ts > (
-                    SELECT MAX(ts) FROM steps WHERE task = ?1 AND turn = (SELECT turn FROM this))),
-                COUNT(*) FILTER (WHERE kind = 'content_block_stop')
-         FROM events WHERE task = ?1 AND turn = (SELECT turn FROM this)",
+        "SELECT COUNT(*) FROM events WHERE task = ?1 AND kind = 'content_block_start'
+            AND turn = (SELECT turn FROM turns WHERE turn_id = ?2)",
     )?;
-    query.query_row(rusqlite::params![task, turn_id.to_string()], |row| {
-        Ok(BlockCounts { started: row.get(0)?, since_step: row.get(1)?, stopped: row.get(2)? })
-    })
+    query.query_row(rusqlite::params![task, turn_id.to_string()], |row| row.get(0))
 }

@@ -11,6 +11,9 @@ pub(crate) enum RegistryError {
     /// The hot read failed, for such a reason.
     #[error("the registry's database failed")]
     PointRead(#[from] rusqlite::Error),
+    /// It was closed.
+    #[error("the registry is closed")]
+    Closed,
     /// A row holds what this version never writes.
     #[error("the registry's column {column} holds what this version cannot read")]
     Unreadable {

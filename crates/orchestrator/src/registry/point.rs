@@ -14,22 +14,29 @@ use super::{RegistryError, Seat};
 
 /// See the module.
 pub(super) struct PointReads {
-    connection: Mutex<Connection>,
+    /// None once it is closed.
+    connection: Mutex<Option<Connection>>,
 }
 
 impl PointReads {
     /// Opens the database at `path`, which is there and up to date.
     pub(super) fn open(path: &Path) -> Result<Self, rusqlite::Error> {
         let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-        Ok(Self { connection: Mutex::new(Connection::open_with_flags(path, flags)?) })
+        Ok(Self { connection: Mutex::new(Some(Connection::open_with_flags(path, flags)?)) })
     }
 
     /// The engine at `seat`.
     pub(super) fn engine(&self, seat: &Seat) -> Result<Option<EngineRow>, RegistryError> {
         let connection = self.connection.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(connection) = connection.as_ref() else { return Err(RegistryError::Closed) };
         let mut query =
             connection.prepare_cached(select_engines!("WHERE product_id = $1 AND user_id = $2"))?;
         let at = (seat.product_id.to_string(), seat.user_id.as_str());
         query.query_row(at, |row| Ok(EngineRow::read(row))).optional()?.transpose()
+    }
+
+    /// Closes the connection.
+    pub(super) fn close(&self) {
+        drop(self.connection.lock().unwrap_or_else(PoisonError::into_inner).take());
     }
 }

@@ -1,7 +1,7 @@
 //! Who has a port: so that "port taken" can say by what.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// The process that listens on TCP `port`, as a person would name it; none where the system does not tell
 /// (another user's process, another network namespace).
@@ -12,11 +12,12 @@ pub(super) fn holder(port: u16) -> Option<String> {
         .flat_map(|table| listening(&table, port))
         .map(|inode| format!("socket:[{inode}]"))
         .collect();
-    let processes = fs::read_dir("/proc").ok()?.flatten();
-    processes
-        .map(|entry| entry.path())
-        .find(|process| holds(process, &sockets))
-        .map(|process| named(&process))
+    // `/proc/self` and its like name a process a second time, and not by its number.
+    let is_process = |path: &PathBuf| {
+        path.file_name().is_some_and(|name| name.as_encoded_bytes().iter().all(u8::is_ascii_digit))
+    };
+    let mut processes = fs::read_dir("/proc").ok()?.flatten().map(|entry| entry.path()).filter(is_process);
+    processes.find(|process| holds(process, &sockets)).map(|process| named(&process))
 }
 
 /// The inodes of the sockets that listen on `port`, from a table in the form of `/proc/net/tcp`

@@ -51,7 +51,7 @@ async fn a_brain_full_of_garbage_is_named_and_left_alone() {
     let ended = place.launch().ended().await;
     assert!(ended.code.is_some_and(|code| code != 0), "{ended:?}");
     assert!(ended.output.contains(place.brain().to_str().unwrap()), "{}", ended.output);
-    assert_eq!(fs::read(place.brain()).unwrap(), garbage);
+    assert!(fs::read(place.brain()).unwrap() == garbage, "what cannot be read was touched");
 }
 
 #[tokio::test]

@@ -107,7 +107,7 @@ async fn a_registry_full_of_garbage_is_named_at_once_and_left_alone() {
     let said = fleet.failing_up().await.refused(2, &[file.to_str().unwrap()]);
     assert!(start.elapsed() < Duration::from_secs(5), "it took {:?}: {said}", start.elapsed());
     assert!(said.contains("database"), "it does not say what is wrong: {said}");
-    assert_eq!(fs::read(&file).unwrap(), garbage, "what cannot be read is not touched");
+    assert!(fs::read(&file).unwrap() == garbage, "what cannot be read was touched");
     fs::write(&file, right).unwrap();
     nothing_is_lost(&fleet).await;
 }
