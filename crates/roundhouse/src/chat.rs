@@ -80,6 +80,8 @@ struct Chat {
     screen: Screen,
     /// The newest event seen.
     seen: i64,
+    /// Whether a turn was left to itself and its end not seen.
+    left: bool,
 }
 
 /// How the display of a turn ended.
@@ -98,7 +100,7 @@ impl Chat {
         screen.note(&format!(
             "{user}'s engine, conversation `{task}`. Ctrl-D ends, Ctrl-C leaves a turn to itself."
         ));
-        Self { orchestrator, engine, user, task, endings, screen, seen: 0 }.converse().await
+        Self { orchestrator, engine, user, task, endings, screen, seen: 0, left: false }.converse().await
     }
 
     async fn converse(mut self) -> Result<(), Failure> {
@@ -125,13 +127,15 @@ impl Chat {
         }
     }
 
-    /// Sends a message and shows the turn.
+    /// Sends a message and shows the turn; first the rest of one that was left to itself.
     async fn say(&mut self, message: &str) -> anyhow::Result<()> {
+        if self.left && matches!(self.catch_up().await?, Shown::Broken) {
+            return Ok(());
+        }
         let events = match self.engine.execute(&self.task, message).await {
+            // Someone else talks to the same task.
             Err(ClientError::Refused { code: ErrorCode::TaskBusy, .. }) => {
-                self.screen.note("The turn before is still running. Here is the rest of it:");
-                let rest = self.engine.replay(&self.task, self.seen).await?;
-                if let Shown::Broken = self.show(rest).await? {
+                if matches!(self.catch_up().await?, Shown::Broken) {
                     return Ok(());
                 }
                 self.engine.execute(&self.task, message).await?
@@ -146,6 +150,13 @@ impl Chat {
         self.show(events).await.map(drop)
     }
 
+    /// Shows what has come of the task since the newest event seen.
+    async fn catch_up(&mut self) -> anyhow::Result<Shown> {
+        self.screen.note("The rest of the turn before:");
+        let rest = self.engine.replay(&self.task, self.seen).await?;
+        self.show(rest).await
+    }
+
     /// Shows a turn to its end, over broken streams and restarts of the engine.
     async fn show(&mut self, mut events: Events) -> anyhow::Result<Shown> {
         let mut reconnects = 0;
@@ -154,6 +165,7 @@ impl Chat {
                 next = events.next() => next,
                 _ = self.endings.asked() => {
                     self.screen.note("\nThe turn goes on without you; your next message shows the rest first.");
+                    self.left = true;
                     return Ok(Shown::Broken);
                 }
             };
@@ -163,6 +175,7 @@ impl Chat {
                     self.seen = self.seen.max(event.ts);
                     self.screen.show(&event);
                     if event.event.ends_turn() {
+                        self.left = false;
                         return Ok(Shown::ToItsEnd);
                     }
                 }

@@ -1,5 +1,6 @@
 //! `roundhouse`: the one binary. Each command is the entry point of a library.
 
+mod catalog;
 mod chat;
 mod client;
 mod engine_command;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use anyhow::Context as _;
 use orchestrator::{Config, Orchestrator};
 use service::clock::SystemClock;
-use service::env::ProcessEnv;
+use service::env::{Env as _, ProcessEnv};
 use service::signals::Endings;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
@@ -16,6 +16,10 @@ pub(crate) fn run() -> Result<(), Failure> {
     let config = Config::from_env(&ProcessEnv).map_err(Failure::usage)?;
     service::logging::init(tracing_subscriber::filter::Targets::new().with_default(tracing::Level::INFO));
     service::limits::raise_file_limit();
+    // One that the operator names is theirs to provide.
+    if ProcessEnv.get("ORCH_CATALOG_MOUNT_PATH").is_none() {
+        crate::catalog::unpack(&config.catalog).map_err(Failure::usage)?;
+    }
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(async {
         let mut endings = Endings::listen().context("signals cannot be listened for")?;

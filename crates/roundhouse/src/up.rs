@@ -8,14 +8,13 @@ mod port;
 use std::collections::BTreeMap;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::Context as _;
 use contract::orchestrator::Policy;
 use contract::{AdminKey, DisplayName, PlatformKey, Slug};
 use engine::models::config::NotConfigured;
-use include_dir::{Dir, include_dir};
 use orchestrator::config::{BackendKind, DatabaseUrl, PortRange, VERSION};
 use orchestrator::{Config, MasterKey, Orchestrator};
 use service::clock::{Clock as _, SystemClock};
@@ -27,9 +26,6 @@ use tokio_util::sync::CancellationToken;
 use self::folder::{ADDRESS, CATALOG, ENGINES, Folder, PLATFORM_KEY, REGISTRY, Taken};
 use self::guide::Guide;
 use crate::error::Failure;
-
-/// The catalog that ships.
-static DEFAULT_CATALOG: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/../../catalog");
 
 /// The product that `up` keeps.
 const PRODUCT: &str = "demo";
@@ -56,7 +52,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let folder = Folder::at(args.dir.as_deref()).map_err(Failure::usage)?;
     let taken = folder.take(SystemClock::new().now()).map_err(Failure::usage)?;
     let keys = Keys::of(&taken)?;
-    unpack_catalog(&taken.join(CATALOG)).map_err(Failure::usage)?;
+    crate::catalog::unpack(&taken.join(CATALOG)).map_err(Failure::usage)?;
 
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(async {
@@ -211,25 +207,6 @@ async fn listen(port: u16) -> Result<TcpListener, Failure> {
         )),
         _ => Failure::usage(format!("port {port} cannot be listened on ({error}): set ORCH_PORT to another port")),
     })
-}
-
-/// Puts the catalog that ships into `to`, file by file. What a person edited is never overwritten, and what
-/// they removed after the first start stays away.
-fn unpack_catalog(to: &Path) -> Result<(), String> {
-    if to.exists() {
-        return Ok(());
-    }
-    // Unpacked beside it and moved into place whole: a start that was cut off leaves no half of one.
-    let draft = to.with_extension("new");
-    let unpack = || {
-        if draft.exists() {
-            std::fs::remove_dir_all(&draft)?;
-        }
-        std::fs::create_dir_all(&draft)?;
-        DEFAULT_CATALOG.extract(&draft)?;
-        std::fs::rename(&draft, to)
-    };
-    unpack().map_err(|error| format!("the catalog cannot be unpacked to {}: {error}", to.display()))
 }
 
 /// Writes for the person; a terminal that is gone has nobody to read it.

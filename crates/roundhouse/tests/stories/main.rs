@@ -16,6 +16,7 @@ mod support;
 
 mod bad_engine_setups;
 mod bad_setups;
+mod chat;
 mod churn;
 mod continued_thread;
 mod engine_api;

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::process::{Pid, Signal};
 use tempfile::TempDir;
-use tokio::process::{Child, Command};
+use tokio::process::{Child, ChildStdin, Command};
 
 use super::ports::Ports;
 use super::{DEADLINE, eventually, processes};
@@ -66,6 +66,18 @@ impl Home {
         let file = self.path().join("input");
         fs::write(&file, input).unwrap();
         self.start(self.command("sh").args(["-c", line]).stdin(File::open(file).unwrap()))
+    }
+
+    /// Runs the binary with `variables`, and someone at its standard input.
+    pub(crate) fn talk(
+        &self,
+        arguments: &[&str],
+        variables: &BTreeMap<String, String>,
+    ) -> (Program, ChildStdin) {
+        let mut program =
+            self.start(self.command(BINARY).args(arguments).envs(variables).stdin(Stdio::piped()));
+        let input = program.child.stdin.take().unwrap();
+        (program, input)
     }
 
     fn command(&self, program: &str) -> Command {

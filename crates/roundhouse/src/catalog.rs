@@ -1,0 +1,26 @@
+//! The catalog that ships, embedded in the binary.
+
+use std::path::Path;
+
+use include_dir::{Dir, include_dir};
+
+static DEFAULT: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/../../catalog");
+
+/// Puts the catalog that ships into `to`, file by file. What a person edited is never overwritten, and what
+/// they removed after the first start stays away.
+pub(crate) fn unpack(to: &Path) -> Result<(), String> {
+    if to.exists() {
+        return Ok(());
+    }
+    // Unpacked beside it and moved into place whole: a start that was cut off leaves no half of one.
+    let draft = to.with_extension("new");
+    let unpack = || {
+        if draft.exists() {
+            std::fs::remove_dir_all(&draft)?;
+        }
+        std::fs::create_dir_all(&draft)?;
+        DEFAULT.extract(&draft)?;
+        std::fs::rename(&draft, to)
+    };
+    unpack().map_err(|error| format!("the catalog cannot be unpacked to {}: {error}", to.display()))
+}
