@@ -15,14 +15,15 @@ use service::clock::Clock;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
+use tracing::Instrument as _;
 
 use crate::brain::steps::{Step, TurnOptions};
-use crate::brain::{Brain, OpenTurn, WriteError};
+use crate::brain::{BlockCounts, Brain, OpenTurn, WriteError};
 use crate::channel::{Channels, Follow, Reader, Record, Recorder};
 use crate::models::Gateway;
 use crate::tools::Toolbox;
 use run::{Told, TurnRun};
-use stream::Blocks;
+use stream::{Blocks, block_stop};
 use telling::Telling;
 use thread::{LoadError, Thread};
 
@@ -117,9 +118,10 @@ impl Agent {
         let (told, begun) = tokio::sync::oneshot::channel();
         let (brain, means) = (self.brain.clone(), Arc::clone(&self.means));
         let stopping = self.stopping.clone();
-        self.turns.spawn(async move {
+        let turn = async move {
             // Not broken off by a stop: a caller who is told that the turn was not begun may send it again.
-            let committed = recorder.commit(Record::new().begin().step(opened).event(started)).await;
+            let committed =
+                recorder.commit(Record::new().begin(message_id).step(opened).event(started)).await;
             let begun = committed.is_ok();
             // The caller may have hung up.
             let _ = told.send(committed);
@@ -127,7 +129,9 @@ impl Agent {
                 until(stopping, go(brain, recorder, means, message_id)).await;
             }
             drop(place);
-        });
+        };
+        // What the turn logs names the request that began it.
+        self.turns.spawn(turn.in_current_span());
         match begun.await {
             Ok(committed) => committed?,
             // The runtime is shutting down.
@@ -216,9 +220,11 @@ async fn until(stopping: CancellationToken, turn: impl Future<Output = ()>) {
 
 /// Runs a turn that was just opened.
 async fn go(brain: Brain, recorder: Recorder, means: Arc<Means>, message_id: MessageId) {
-    match Thread::load(&brain, recorder.channel().task(), recorder.turn_id()) {
-        Ok(thread) => TurnRun::new(recorder, means, thread, Told::default()).run().await,
-        Err(error) => {
+    let (task, turn_id) = (recorder.channel().task(), recorder.turn_id());
+    match blocking(move || Thread::load(&brain, task, turn_id)).await {
+        None => {}
+        Some(Ok(thread)) => TurnRun::new(recorder, means, thread, Told::default()).run().await,
+        Some(Err(error)) => {
             tracing::error!(%error, turn.id = %recorder.turn_id(), "A turn's journal could not be read.");
             run::end_errored(&recorder, message_id, None, run::unexpected()).await;
         }
@@ -227,25 +233,33 @@ async fn go(brain: Brain, recorder: Recorder, means: Arc<Means>, message_id: Mes
 
 /// Goes on with a turn after a restart.
 async fn take_up(brain: Brain, recorder: Recorder, means: Arc<Means>, turn: OpenTurn) {
-    // On record before anything else: reading the journal may be what kills the engine.
+    // On record, and judged, before the journal is read: reading it may be what kills the engine.
     if let Err(error) = recorder.commit(Record::new().start()).await {
         tracing::error!(%error, turn.id = %turn.turn_id, "A turn could not be taken up.");
         return;
     }
-    let run = match interrupted(&brain, recorder, means, &turn) {
-        Ok(run) => run,
-        Err(error) => {
-            tracing::error!(%error, turn.id = %turn.turn_id, "A turn's journal could not be read.");
-            return;
-        }
-    };
+    let turn_id = turn.turn_id;
     if turn.starts >= RESUME_LIMIT {
         let message =
             format!("{RESUME_LIMIT} starts of the engine took this turn up and none got on with it");
-        run.fail(Failure { code: FailureCode::ResumeLimit, message, retryable: false }).await;
-    } else {
-        run.resume().await;
+        let failure = Failure { code: FailureCode::ResumeLimit, message, retryable: false };
+        let task = recorder.channel().task();
+        let counts = blocking(move || brain.block_counts(task, turn_id)).await;
+        let open_block = counts.and_then(Result::ok).and_then(BlockCounts::open);
+        return run::end_errored(&recorder, turn.message_id, open_block.map(block_stop), failure).await;
     }
+    match blocking(move || interrupted(&brain, recorder, means, &turn)).await {
+        Some(Ok(run)) => run.resume().await,
+        Some(Err(error)) => {
+            tracing::error!(%error, turn.id = %turn_id, "A turn's journal could not be read.");
+        }
+        None => {}
+    }
+}
+
+/// Runs what reads much where it may block; none if the runtime is shutting down.
+async fn blocking<T: Send + 'static>(read: impl FnOnce() -> T + Send + 'static) -> Option<T> {
+    tokio::task::spawn_blocking(read).await.ok()
 }
 
 /// A turn as it was when the engine stopped.
@@ -259,7 +273,7 @@ fn interrupted(
     let thread = Thread::load(brain, task, turn.turn_id)?;
     // What was told after the last step on record belongs to a model call that is made anew.
     let telling = Telling::of_events(brain.all_events_after(task, thread.turn().step_ts())?);
-    let blocks = Blocks::after(brain.blocks_started(task, turn.turn_id)?, telling.open_block());
+    let blocks = Blocks::after(brain.block_counts(task, turn.turn_id)?.started, telling.open_block());
     Ok(TurnRun::new(recorder, means, thread, Told { blocks, telling, starts: turn.starts + 1 }))
 }
 

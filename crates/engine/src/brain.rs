@@ -19,7 +19,7 @@ use rusqlite::{Connection, ErrorCode, OpenFlags};
 use service::clock::{Clock as _, SystemClock};
 use service::lock::{FileLock, Holder, LockError};
 
-pub use read::{OpenTurn, StoredEvent, StoredStep};
+pub use read::{BlockCounts, OpenTurn, StoredEvent, StoredStep};
 pub(crate) use writer::json;
 pub use writer::{Batch, Durability, Rows, WriteError};
 
@@ -127,7 +127,9 @@ pub struct Brain {
 struct Shared {
     writer: Writer,
     /// Point reads only, each some microseconds: short enough to be held inline.
-    reader: Mutex<Connection>,
+    point_reads: Mutex<Connection>,
+    /// Reads that grow with a task: theirs alone, so that they hold up no point read. Opened when first needed.
+    long_reads: Mutex<Option<Connection>>,
     next_task: AtomicI64,
     file: PathBuf,
 }
@@ -149,11 +151,15 @@ impl Brain {
                 LockError::Io { file, source } => BrainError::Lock { file, source },
             })?;
         let write = schema::open(file)?;
-        let (reader, next_task) = reader(file).map_err(|error| BrainError::of(file, error))?;
+        let reading = |error| BrainError::of(file, error);
+        let point_reads = reader(file).map_err(reading)?;
+        let next = "SELECT COALESCE(MAX(task), 0) + 1 FROM tasks";
+        let next_task = point_reads.query_row(next, [], |row| row.get(0)).map_err(reading)?;
         Ok(Self {
             shared: Arc::new(Shared {
                 writer: Writer::start(write, lock).map_err(BrainError::Writer)?,
-                reader: Mutex::new(reader),
+                point_reads: Mutex::new(point_reads),
+                long_reads: Mutex::default(),
                 next_task: AtomicI64::new(next_task),
                 file: file.to_owned(),
             }),
@@ -185,25 +191,25 @@ impl Brain {
         self.read(read::last_task)
     }
 
-    /// At most `limit` events of `task` after `after`, oldest first.
+    /// At most `limit` events of `task` after `after`, oldest first. Blocks.
     pub fn events_after(
         &self,
         task: TaskRow,
         after: i64,
         limit: usize,
     ) -> Result<Vec<StoredEvent>, rusqlite::Error> {
-        self.read(|reader| read::events_after(reader, task, after, limit))
+        self.read_long(|reader| read::events_after(reader, task, after, limit))
     }
 
-    /// All events of `task` after `after`, as clients were told them.
+    /// All events of `task` after `after`, as clients were told them. Blocks.
     pub fn all_events_after(&self, task: TaskRow, after: i64) -> Result<Vec<Event>, rusqlite::Error> {
         let stored = self.events_after(task, after, usize::MAX)?;
         stored.into_iter().map(StoredEvent::into_event).collect()
     }
 
-    /// The steps of all turns of `task`, oldest first.
+    /// The steps of all turns of `task`, oldest first. Blocks.
     pub fn steps(&self, task: TaskRow) -> Result<Vec<StoredStep>, rusqlite::Error> {
-        self.read(|reader| read::steps(reader, task))
+        self.read_long(|reader| read::steps(reader, task))
     }
 
     /// Turns that were begun and have not ended, oldest first.
@@ -211,9 +217,9 @@ impl Brain {
         self.read(read::open_turns)
     }
 
-    /// How many content blocks a turn has begun on its stream.
-    pub fn blocks_started(&self, task: TaskRow, turn_id: TurnId) -> Result<u32, rusqlite::Error> {
-        self.read(|reader| read::blocks_started(reader, task, turn_id))
+    /// The content blocks of a turn's stream. Blocks.
+    pub fn block_counts(&self, task: TaskRow, turn_id: TurnId) -> Result<BlockCounts, rusqlite::Error> {
+        self.read_long(|reader| read::block_counts(reader, task, turn_id))
     }
 
     /// Whether the brain answers.
@@ -223,7 +229,18 @@ impl Brain {
     }
 
     fn read<T>(&self, query: impl FnOnce(&Connection) -> T) -> T {
-        query(&self.shared.reader.lock().unwrap_or_else(PoisonError::into_inner))
+        query(&self.shared.point_reads.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn read_long<T>(
+        &self,
+        query: impl FnOnce(&Connection) -> Result<T, rusqlite::Error>,
+    ) -> Result<T, rusqlite::Error> {
+        let mut reader = self.shared.long_reads.lock().unwrap_or_else(PoisonError::into_inner);
+        match &mut *reader {
+            Some(reader) => query(reader),
+            none => query(none.insert(self::reader(&self.shared.file)?)),
+        }
     }
 
     /// Commits what is queued, checkpoints, ends the writer and frees the lock. Later batches are refused.
@@ -232,13 +249,12 @@ impl Brain {
     }
 }
 
-/// The connection for reads, and the row of the next task.
-fn reader(file: &Path) -> Result<(Connection, i64), rusqlite::Error> {
+/// A connection for reads.
+fn reader(file: &Path) -> Result<Connection, rusqlite::Error> {
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let reader = Connection::open_with_flags(file, flags)?;
     schema::bound_memory(&reader)?;
-    let next_task = reader.query_row("SELECT COALESCE(MAX(task), 0) + 1 FROM tasks", [], |row| row.get(0))?;
-    Ok((reader, next_task))
+    Ok(reader)
 }
 
 #[cfg(test)]

@@ -166,20 +166,6 @@ pub fn seconds(text: &str) -> Option<Duration> {
     if seconds > 1e12 { None } else { Duration::try_from_secs_f64(seconds).ok() }
 }
 
-/// Parses a lifetime: seconds, or a whole number of hours or minutes (`3h`, `90m`).
-pub fn lifetime(text: &str) -> Option<Duration> {
-    let text = text.trim();
-    let whole =
-        |number: &str, unit: u64| number.parse::<u64>().ok()?.checked_mul(unit).map(Duration::from_secs);
-    if let Some(hours) = text.strip_suffix('h') {
-        whole(hours, 3_600)
-    } else if let Some(minutes) = text.strip_suffix('m') {
-        whole(minutes, 60)
-    } else {
-        seconds(text)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -210,12 +196,6 @@ mod tests {
         assert_eq!(seconds("0.2"), Some(Duration::from_millis(200)));
         for wrong in ["-1", "NaN", "inf", "1e13", "x", ""] {
             assert_eq!(seconds(wrong), None, "{wrong}");
-        }
-        assert_eq!(lifetime("3h"), Some(Duration::from_hours(3)));
-        assert_eq!(lifetime("90m"), Some(Duration::from_mins(90)));
-        assert_eq!(lifetime("1.5"), Some(Duration::from_millis(1_500)));
-        for wrong in ["h", "1.5h", "-1m", "99999999999999999999h", "3d"] {
-            assert_eq!(lifetime(wrong), None, "{wrong}");
         }
     }
 }

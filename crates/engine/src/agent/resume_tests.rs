@@ -184,7 +184,7 @@ async fn answered_and_killed(rig: &Rig) -> MessageId {
     let options = TurnOptions { max_turns: 50, super_thinking: false };
     let opened = Step::Opened { message_id, message: "go".into(), options };
     let started = Event::ThreadLifecycle(Lifecycle::Started { message_id });
-    recorder.commit(Record::new().begin().step(opened).event(started)).await.unwrap();
+    recorder.commit(Record::new().begin(message_id).step(opened).event(started)).await.unwrap();
     let blocks = vec![Block::Text { text: "the last word".into() }];
     let answer = Answer { blocks, usage: Tokens::default() };
     let answer_id = MessageId::new();

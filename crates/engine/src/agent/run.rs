@@ -115,7 +115,7 @@ impl TurnRun {
 
     /// One model step: attempts until one succeeds or there is no hope.
     async fn ask_model(&mut self) -> Result<(), Stopped> {
-        let mut retry = Retry::new(self.means.clock.monotonic());
+        let mut retry = Retry::first();
         loop {
             let error = match self.attempt(retry.attempt()).await? {
                 Ok((model, answer)) => {

@@ -2,6 +2,11 @@
 
 use contract::event::{BlockStart, BlockStop, BlockType, Delta, Event};
 
+/// The event that ends block `index`.
+pub(super) const fn block_stop(index: u32) -> Event {
+    Event::ContentBlockStop(BlockStop { index })
+}
+
 /// Numbers the blocks of a turn and knows which one is open.
 #[derive(Debug, Default)]
 pub(super) struct Blocks {
@@ -34,6 +39,6 @@ impl Blocks {
 
     /// The open block ends; none if none is open.
     pub(super) fn stop(&mut self) -> Option<Event> {
-        self.open.take().map(|(index, _)| Event::ContentBlockStop(BlockStop { index }))
+        self.open.take().map(|(index, _)| block_stop(index))
     }
 }

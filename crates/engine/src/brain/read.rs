@@ -1,7 +1,9 @@
 //! What is read from the brain.
 
+use std::str::FromStr;
+
 use contract::event::Event;
-use contract::{TaskId, TurnId};
+use contract::{MessageId, TaskId, TurnId};
 use rusqlite::types::Type;
 use rusqlite::{Connection, Error, OptionalExtension as _, Row};
 
@@ -38,6 +40,8 @@ pub struct OpenTurn {
     pub turn_id: TurnId,
     /// How many starts of the engine have taken it up since its last step.
     pub starts: u32,
+    /// The user's message.
+    pub message_id: MessageId,
 }
 
 /// A step as it is stored.
@@ -100,11 +104,16 @@ pub(super) fn steps(reader: &Connection, TaskRow(task): TaskRow) -> Result<Vec<S
 
 pub(super) fn open_turns(reader: &Connection) -> Result<Vec<OpenTurn>, Error> {
     let mut query = reader.prepare(
-        "SELECT task_id, turn_id, starts FROM turns JOIN tasks USING (task)
+        "SELECT task_id, turn_id, starts, message_id FROM turns JOIN tasks USING (task)
          WHERE ended_at IS NULL ORDER BY turn",
     )?;
     let rows = query.query_map([], |row| {
-        Ok(OpenTurn { task_id: task_id(row, 0)?, turn_id: parsed(row, 1)?, starts: row.get(2)? })
+        Ok(OpenTurn {
+            task_id: task_id(row, 0)?,
+            turn_id: parsed(row, 1)?,
+            starts: row.get(2)?,
+            message_id: parsed(row, 3)?,
+        })
     })?;
     rows.collect()
 }
@@ -114,19 +123,41 @@ fn task_id(row: &Row<'_>, column: usize) -> Result<TaskId, Error> {
     TaskId::new(text).map_err(|error| Error::FromSqlConversionFailure(column, Type::Text, Box::new(error)))
 }
 
-fn parsed(row: &Row<'_>, column: usize) -> Result<TurnId, Error> {
+fn parsed<T>(row: &Row<'_>, column: usize) -> Result<T, Error>
+where
+    T: FromStr<Err: std::error::Error + Send + Sync + 'static>,
+{
     let text = row.get_ref(column)?.as_str()?;
     text.parse().map_err(|error| Error::FromSqlConversionFailure(column, Type::Text, Box::new(error)))
 }
 
-pub(super) fn blocks_started(
+/// The content blocks of a turn's stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BlockCounts {
+    /// How many have begun.
+    pub started: u32,
+    /// How many have ended.
+    pub stopped: u32,
+}
+
+impl BlockCounts {
+    /// The block that has begun and not ended.
+    pub fn open(self) -> Option<u32> {
+        (self.started > self.stopped).then(|| self.started - 1)
+    }
+}
+
+pub(super) fn block_counts(
     reader: &Connection,
     TaskRow(task): TaskRow,
     turn_id: TurnId,
-) -> Result<u32, Error> {
+) -> Result<BlockCounts, Error> {
     let mut query = reader.prepare_cached(
-        "SELECT COUNT(*) FROM events WHERE task = ?1 AND kind = 'content_block_start'
-            AND turn = (SELECT turn FROM turns WHERE turn_id = ?2)",
+        "SELECT COUNT(*) FILTER (WHERE kind = 'content_block_start'),
+                COUNT(*) FILTER (WHERE kind = 'content_block_stop')
+         FROM events WHERE task = ?1 AND turn = (SELECT turn FROM turns WHERE turn_id = ?2)",
     )?;
-    query.query_row(rusqlite::params![task, turn_id.to_string()], |row| row.get(0))
+    query.query_row(rusqlite::params![task, turn_id.to_string()], |row| {
+        Ok(BlockCounts { started: row.get(0)?, stopped: row.get(1)? })
+    })
 }

@@ -20,6 +20,8 @@ const MIGRATIONS: [&str; 1] = ["
         turn      INTEGER PRIMARY KEY,
         turn_id   TEXT NOT NULL UNIQUE,
         task      INTEGER NOT NULL REFERENCES tasks,
+        -- The user's message, which every phase of the turn names.
+        message_id TEXT NOT NULL,
         opened_at INTEGER NOT NULL,
         ended_at  INTEGER,
         -- How many starts of the engine have taken the turn up since its last step.

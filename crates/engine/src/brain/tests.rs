@@ -76,7 +76,7 @@ async fn write(
 #[tokio::test]
 async fn a_brain_that_is_opened_again_has_kept_everything() {
     let (_folder, file) = place();
-    let (turn, step) = (TurnId::new(), opened());
+    let (turn, message_id, step) = (TurnId::new(), MessageId::new(), opened());
     let brain = Brain::open(&file).unwrap();
     brain.check().unwrap();
     assert!(brain.last_task().unwrap().is_none());
@@ -84,7 +84,7 @@ async fn a_brain_that_is_opened_again_has_kept_everything() {
     let first = step.clone();
     let stored = write(&brain, move |rows| {
         rows.insert_task(row, &task_id("t"), NOW)?;
-        rows.insert_turn(row, turn, NOW)?;
+        rows.insert_turn(row, turn, message_id, NOW)?;
         rows.insert_step(turn, NOW, 7, &first)?;
         rows.insert_event(row, turn, 7, "thread_lifecycle", "{}")?;
         rows.set_working_memory(row, "colour", &json!("red"))?;
@@ -101,7 +101,8 @@ async fn a_brain_that_is_opened_again_has_kept_everything() {
     let event = StoredEvent { ts: 7, turn_id: turn, kind: "thread_lifecycle".into(), data: "{}".into() };
     assert_eq!(brain.events_after(row, 6, 10).unwrap(), [event]);
     assert_eq!(brain.events_after(row, 7, 10).unwrap(), []);
-    assert_eq!(brain.open_turns().unwrap(), [OpenTurn { task_id: task_id("t"), turn_id: turn, starts: 0 }]);
+    let open = OpenTurn { task_id: task_id("t"), turn_id: turn, starts: 0, message_id };
+    assert_eq!(brain.open_turns().unwrap(), [open]);
     assert!(brain.reserve_task() > row);
     let memory: String = Connection::open(&file)
         .unwrap()
@@ -118,7 +119,7 @@ async fn starts_count_until_a_step_and_an_ended_turn_is_no_longer_open() {
     let starts = || brain.open_turns().unwrap().first().map(|turn| turn.starts);
     write(&brain, move |rows| {
         rows.insert_task(row, &task_id("t"), NOW)?;
-        rows.insert_turn(row, turn, NOW)?;
+        rows.insert_turn(row, turn, MessageId::new(), NOW)?;
         rows.insert_step(turn, NOW, 1, &opened())
     })
     .await
@@ -140,11 +141,11 @@ async fn a_new_turn_gives_up_one_that_was_never_ended() {
     let (row, first, second) = (brain.reserve_task(), TurnId::new(), TurnId::new());
     write(&brain, move |rows| {
         rows.insert_task(row, &task_id("t"), NOW)?;
-        rows.insert_turn(row, first, NOW)
+        rows.insert_turn(row, first, MessageId::new(), NOW)
     })
     .await
     .unwrap();
-    write(&brain, move |rows| rows.insert_turn(row, second, NOW)).await.unwrap();
+    write(&brain, move |rows| rows.insert_turn(row, second, MessageId::new(), NOW)).await.unwrap();
     let open: Vec<TurnId> = brain.open_turns().unwrap().into_iter().map(|turn| turn.turn_id).collect();
     assert_eq!(open, [second]);
 }

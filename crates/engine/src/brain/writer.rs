@@ -8,7 +8,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
-use contract::{TaskId, Timestamp, TurnId};
+use contract::{MessageId, TaskId, Timestamp, TurnId};
 use rusqlite::{Connection, Transaction, params};
 use service::lock::FileLock;
 
@@ -72,12 +72,13 @@ impl Rows<'_> {
         &self,
         TaskRow(task): TaskRow,
         turn_id: TurnId,
+        message_id: MessageId,
         at: Timestamp,
     ) -> Result<(), rusqlite::Error> {
         let sql = "UPDATE turns SET ended_at = ?2 WHERE task = ?1 AND ended_at IS NULL";
         self.execute(sql, params![task, at.unix_ms()])?;
-        let sql = "INSERT INTO turns (turn_id, task, opened_at) VALUES (?1, ?2, ?3)";
-        self.execute(sql, params![turn_id.to_string(), task, at.unix_ms()])
+        let sql = "INSERT INTO turns (turn_id, task, message_id, opened_at) VALUES (?1, ?2, ?3, ?4)";
+        self.execute(sql, params![turn_id.to_string(), task, message_id.to_string(), at.unix_ms()])
     }
 
     /// A start of the engine takes the turn up.

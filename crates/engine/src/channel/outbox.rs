@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use contract::event::{Delta, Event, encode};
-use contract::{TaskId, Timestamp, TurnId};
+use contract::{MessageId, TaskId, Timestamp, TurnId};
 use service::clock::Clock;
 use tokio::sync::{oneshot, watch};
 
@@ -63,7 +63,7 @@ struct State {
 
 enum Entry {
     Task,
-    Turn(TurnId),
+    Turn(TurnId, MessageId),
     Start(TurnId),
     Step {
         ts: i64,
@@ -92,7 +92,7 @@ pub struct Record {
 }
 
 enum Part {
-    Begin,
+    Begin(MessageId),
     Start,
     Step(Box<Step>),
     WorkingMemory { key: String, value: serde_json::Value },
@@ -105,10 +105,10 @@ impl Record {
         Self::default()
     }
 
-    /// The turn begins.
+    /// The turn begins, with this message of the user.
     #[must_use]
-    pub fn begin(self) -> Self {
-        self.with(Part::Begin)
+    pub fn begin(self, message_id: MessageId) -> Self {
+        self.with(Part::Begin(message_id))
     }
 
     /// A start of the engine takes the turn up.
@@ -364,11 +364,11 @@ impl Recorder {
         let last_ts = stamps.end - 1;
         for part in parts {
             let entry = match part {
-                Part::Begin => {
+                Part::Begin(message_id) => {
                     if !state.exists {
                         state.outbox.push(Entry::Task);
                     }
-                    Entry::Turn(turn_id)
+                    Entry::Turn(turn_id, message_id)
                 }
                 Part::Start => Entry::Start(turn_id),
                 Part::Step(step) => Entry::Step { ts: last_ts, turn_id, step },
@@ -455,7 +455,7 @@ impl TaskChannel {
     fn write_entry(&self, rows: &Rows<'_>, entry: &mut Entry, at: Timestamp) -> Result<(), rusqlite::Error> {
         match entry {
             Entry::Task => rows.insert_task(self.task, &self.task_id, at),
-            Entry::Turn(turn_id) => rows.insert_turn(self.task, *turn_id, at),
+            Entry::Turn(turn_id, message_id) => rows.insert_turn(self.task, *turn_id, *message_id, at),
             Entry::Start(turn_id) => rows.count_start(*turn_id),
             Entry::Step { ts, turn_id, step } => rows.insert_step(*turn_id, at, *ts, step),
             Entry::WorkingMemory { key, value } => rows.set_working_memory(self.task, key, value),

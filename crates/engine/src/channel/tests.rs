@@ -92,7 +92,10 @@ pub(super) fn opening() -> Record {
     let message_id = MessageId::new();
     let options = TurnOptions { max_turns: 50, super_thinking: false };
     let opened = Step::Opened { message_id, message: "q".into(), options };
-    Record::new().begin().step(opened).event(Event::ThreadLifecycle(Lifecycle::Started { message_id }))
+    Record::new()
+        .begin(message_id)
+        .step(opened)
+        .event(Event::ThreadLifecycle(Lifecycle::Started { message_id }))
 }
 
 pub(super) fn ending() -> Record {

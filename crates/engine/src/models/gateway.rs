@@ -81,14 +81,15 @@ const MAX_RETRY_AFTER: Duration = Duration::from_secs(30);
 /// The attempts at one model step.
 #[derive(Clone, Copy, Debug)]
 pub struct Retry {
-    began: Duration,
+    /// When the first attempt failed: a long answer that breaks off at its end is worth another try.
+    failing_since: Option<Duration>,
     attempts: u32,
 }
 
 impl Retry {
-    /// The first attempt begins at `now` (monotonic).
-    pub const fn new(now: Duration) -> Self {
-        Self { began: now, attempts: 1 }
+    /// The first attempt is under way.
+    pub const fn first() -> Self {
+        Self { failing_since: None, attempts: 1 }
     }
 
     /// The number of the attempt under way, from 1.
@@ -104,6 +105,7 @@ impl Retry {
         {
             return None;
         }
+        let failing_since = *self.failing_since.get_or_insert(now);
         let delay = match error.retry_after {
             Some(wish) if wish > MAX_RETRY_AFTER => return None,
             Some(wish) => wish,
@@ -112,7 +114,7 @@ impl Retry {
                 doubled.min(MAX_DELAY).mul_f64(0.8 + 0.4 * jitter.clamp(0.0, 1.0))
             }
         };
-        if now.saturating_sub(self.began) + delay > MAX_ELAPSED {
+        if now.saturating_sub(failing_since) + delay > MAX_ELAPSED {
             return None;
         }
         self.attempts += 1;
@@ -130,19 +132,21 @@ mod tests {
 
     #[test]
     fn delays_double_and_attempts_end() {
-        let mut retry = Retry::new(Duration::ZERO);
+        let mut retry = Retry::first();
         let delays: Vec<_> = std::iter::from_fn(|| retry.after(&busy(), Duration::ZERO, 0.5)).collect();
         let expected = [500, 1_000, 2_000, 4_000].map(Duration::from_millis);
         assert_eq!(delays, expected);
-        let mut retry = Retry::new(Duration::ZERO);
+        let mut retry = Retry::first();
         assert_eq!(retry.after(&busy(), Duration::ZERO, 0.0), Some(Duration::from_millis(400)));
         assert_eq!(retry.after(&busy(), Duration::from_mins(1), 0.0), None);
+        // The minute begins with the first failure.
+        assert!(Retry::first().after(&busy(), Duration::from_hours(1), 0.0).is_some());
     }
 
     #[test]
     fn the_providers_wish_is_honoured_up_to_half_a_minute() {
         let wish = |seconds| ModelError { retry_after: Some(Duration::from_secs(seconds)), ..busy() };
-        let after = |seconds| Retry::new(Duration::ZERO).after(&wish(seconds), Duration::ZERO, 0.5);
+        let after = |seconds| Retry::first().after(&wish(seconds), Duration::ZERO, 0.5);
         assert_eq!(after(30), Some(Duration::from_secs(30)));
         assert_eq!(after(31), None);
     }
@@ -152,11 +156,9 @@ mod tests {
         use ModelErrorKind::{Auth, Broken, NotConfigured, Quota, Refused};
         for kind in [Auth, NotConfigured, Quota, Refused] {
             let error = ModelError::new(kind, "no");
-            assert_eq!(Retry::new(Duration::ZERO).after(&error, Duration::ZERO, 0.5), None, "{kind:?}");
+            assert_eq!(Retry::first().after(&error, Duration::ZERO, 0.5), None, "{kind:?}");
         }
-        assert!(
-            Retry::new(Duration::ZERO).after(&ModelError::new(Broken, ""), Duration::ZERO, 0.5).is_some()
-        );
+        assert!(Retry::first().after(&ModelError::new(Broken, ""), Duration::ZERO, 0.5).is_some());
     }
 
     #[test]

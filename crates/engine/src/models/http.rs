@@ -160,7 +160,8 @@ async fn refusal(response: reqwest::Response) -> ModelError {
     ModelError { kind, message: format!("the provider answered {status}: {said}"), retry_after }
 }
 
-/// What a status means for the next attempt. `x-should-retry`, which the vendors' SDKs obey, has the last word.
+/// What a status means for the next attempt. `x-should-retry`, which the vendors' SDKs obey, has the last word where
+/// neither the key nor the account is at fault.
 fn classify(status: u16, should_retry: Option<bool>) -> ModelErrorKind {
     match (status, should_retry) {
         (401 | 403, _) => ModelErrorKind::Auth,
@@ -170,7 +171,8 @@ fn classify(status: u16, should_retry: Option<bool>) -> ModelErrorKind {
     }
 }
 
-/// `retry-after-ms` (milliseconds) or `Retry-After` (seconds), as the vendors' SDKs read them.
+/// `retry-after-ms` (milliseconds) or `Retry-After` (seconds), as the vendors send them. A date, which HTTP allows
+/// too, is not read: the usual delay applies then.
 fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     let number = |name: &str| headers.get(name)?.to_str().ok()?.trim().parse::<f64>().ok();
     let seconds = number("retry-after-ms").map(|ms| ms / 1_000.0).or_else(|| number("retry-after"))?;

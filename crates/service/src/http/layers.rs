@@ -53,7 +53,8 @@ async fn observe(request: Request, next: Next) -> Response {
     let trace = TraceContext::of_request(request.headers().get(&TRACEPARENT));
     // The route's template, never the path: a path holds what callers chose, such as user ids.
     let route = request.extensions().get::<MatchedPath>().map_or("-", MatchedPath::as_str).to_owned();
-    let span = tracing::info_span!(
+    // At the highest level, so that it is there for whatever line is logged in it.
+    let span = tracing::error_span!(
         "request",
         request.id = request_id.to_str().unwrap_or_default(),
         trace.id = %trace.trace_id(),
