@@ -9,6 +9,7 @@ use contract::event::{BlockType, Event, Lifecycle, SentEvent};
 use contract::{ErrorCode, PlatformKey, TaskId, UserId};
 use futures::StreamExt as _;
 use reqwest::Url;
+use service::clock::{Clock as _, SystemClock};
 use service::signals::{Asked, Endings};
 use tokio::sync::mpsc;
 
@@ -39,6 +40,10 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: Args) -> Result<(), Failure> {
     let user = UserId::new(args.user).map_err(|error| Failure::usage(format!("--user: {error}")))?;
+    // A URL cannot carry these two as they are.
+    if matches!(user.as_str(), "." | "..") {
+        return Err(Failure::usage("--user: `.` and `..` cannot be talked to from here"));
+    }
     let task = TaskId::new(args.task).map_err(|error| Failure::usage(format!("--task: {error}")))?;
     let folder = Folder::at(args.dir.as_deref()).map_err(Failure::usage)?;
     let (url, key) = access(folder.path(), args.url)?;
@@ -76,7 +81,6 @@ struct Chat {
     engine: Engine,
     user: UserId,
     task: TaskId,
-    endings: Endings,
     screen: Screen,
     /// The newest event seen.
     seen: i64,
@@ -84,32 +88,38 @@ struct Chat {
     left: bool,
 }
 
-/// How the display of a turn ended.
-enum Shown {
-    /// With the turn.
-    ToItsEnd,
-    /// The person has seen enough; the turn goes on.
-    Broken,
+/// How far a stream is shown.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Until {
+    /// To the last event of a turn.
+    EndOfTurn,
+    /// To its own end, which comes once no turn runs.
+    EndOfStream,
 }
 
 impl Chat {
     async fn begin(orchestrator: Orchestrator, user: UserId, task: TaskId) -> Result<(), Failure> {
-        let endings = Endings::listen().context("signals cannot be listened for")?;
-        let engine = orchestrator.admit(&user).await?;
+        let mut endings = Endings::listen().context("signals cannot be listened for")?;
+        let engine = tokio::select! {
+            engine = orchestrator.admit(&user) => engine?,
+            _ = endings.asked() => return Ok(()),
+        };
+        // What was said before this chat is not for its screen.
+        let seen = SystemClock::new().now().unix_ms();
         let screen = Screen::new();
         screen.note(&format!(
             "{user}'s engine, conversation `{task}`. Ctrl-D ends, Ctrl-C leaves a turn to itself."
         ));
-        Self { orchestrator, engine, user, task, endings, screen, seen: 0, left: false }.converse().await
+        Self { orchestrator, engine, user, task, screen, seen, left: false }.converse(endings).await
     }
 
-    async fn converse(mut self) -> Result<(), Failure> {
+    async fn converse(mut self, mut endings: Endings) -> Result<(), Failure> {
         let mut lines = lines();
         loop {
             self.screen.prompt();
             let line = tokio::select! {
                 line = lines.recv() => line,
-                asked = self.endings.asked() => match asked {
+                asked = endings.asked() => match asked {
                     Asked::Interrupt => {
                         self.screen.note("\nCtrl-D ends.");
                         continue;
@@ -121,23 +131,32 @@ impl Chat {
             if line.trim().is_empty() {
                 continue;
             }
-            if let Err(error) = self.say(&line).await {
-                self.screen.problem(&format!("{error:#}"));
+            let said = tokio::select! {
+                said = self.say(&line) => Ok(said),
+                asked = endings.asked() => Err(asked),
+            };
+            match said {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => self.screen.problem(&format!("{error:#}")),
+                Err(Asked::Interrupt) => {
+                    self.left = true;
+                    self.screen
+                        .note("\nThe turn goes on without you; your next message shows the rest first.");
+                }
+                Err(Asked::Terminate | Asked::Hangup) => return Ok(()),
             }
         }
     }
 
     /// Sends a message and shows the turn; first the rest of one that was left to itself.
     async fn say(&mut self, message: &str) -> anyhow::Result<()> {
-        if self.left && matches!(self.catch_up().await?, Shown::Broken) {
-            return Ok(());
+        if self.left {
+            self.catch_up().await?;
         }
         let events = match self.engine.execute(&self.task, message).await {
             // Someone else talks to the same task.
             Err(ClientError::Refused { code: ErrorCode::TaskBusy, .. }) => {
-                if matches!(self.catch_up().await?, Shown::Broken) {
-                    return Ok(());
-                }
+                self.catch_up().await?;
                 self.engine.execute(&self.task, message).await?
             }
             Err(ClientError::Failed(_)) => {
@@ -147,41 +166,37 @@ impl Chat {
             }
             events => events?,
         };
-        self.show(events).await.map(drop)
+        self.show(events, Until::EndOfTurn).await
     }
 
-    /// Shows what has come of the task since the newest event seen.
-    async fn catch_up(&mut self) -> anyhow::Result<Shown> {
+    /// Shows what has come of the task since the newest event seen, until no turn runs.
+    async fn catch_up(&mut self) -> anyhow::Result<()> {
         self.screen.note("The rest of the turn before:");
-        let rest = self.engine.replay(&self.task, self.seen).await?;
-        self.show(rest).await
+        match self.engine.replay(&self.task, self.seen).await {
+            Ok(rest) => self.show(rest, Until::EndOfStream).await?,
+            // It was left before it had begun.
+            Err(ClientError::Refused { code: ErrorCode::TaskNotFound, .. }) => {}
+            Err(error) => return Err(error.into()),
+        }
+        self.left = false;
+        Ok(())
     }
 
-    /// Shows a turn to its end, over broken streams and restarts of the engine.
-    async fn show(&mut self, mut events: Events) -> anyhow::Result<Shown> {
+    /// Shows a stream to its end, over breaks and restarts of the engine.
+    async fn show(&mut self, mut events: Events, until: Until) -> anyhow::Result<()> {
         let mut reconnects = 0;
         loop {
-            let next = tokio::select! {
-                next = events.next() => next,
-                _ = self.endings.asked() => {
-                    self.screen.note("\nThe turn goes on without you; your next message shows the rest first.");
-                    self.left = true;
-                    return Ok(Shown::Broken);
-                }
-            };
-            match next {
+            match events.next().await {
                 Some(Ok(event)) => {
                     reconnects = 0;
                     self.seen = self.seen.max(event.ts);
                     self.screen.show(&event);
-                    if event.event.ends_turn() {
-                        self.left = false;
-                        return Ok(Shown::ToItsEnd);
+                    if event.event.ends_turn() && until == Until::EndOfTurn {
+                        return Ok(());
                     }
                 }
-                Some(Err(_)) | None => {
-                    events = self.reconnect(&mut reconnects).await?;
-                }
+                None if until == Until::EndOfStream => return Ok(()),
+                Some(Err(_)) | None => events = self.reconnect(&mut reconnects).await?,
             }
         }
     }
@@ -189,19 +204,17 @@ impl Chat {
     /// Takes up a stream that ended before its turn, at the place where it ended.
     async fn reconnect(&mut self, reconnects: &mut u32) -> anyhow::Result<Events> {
         loop {
+            anyhow::ensure!(
+                *reconnects < RECONNECTS,
+                "the turn's events cannot be had; its end is not known"
+            );
             *reconnects += 1;
             tokio::time::sleep(RECONNECT_PAUSE).await;
-            let result = match self.orchestrator.admit(&self.user).await {
-                Ok(engine) => {
-                    self.engine = engine;
-                    self.engine.replay(&self.task, self.seen).await
+            if let Ok(engine) = self.orchestrator.admit(&self.user).await {
+                self.engine = engine;
+                if let Ok(events) = self.engine.replay(&self.task, self.seen).await {
+                    return Ok(events);
                 }
-                Err(error) => Err(error),
-            };
-            match result {
-                Ok(events) => return Ok(events),
-                Err(error) if *reconnects >= RECONNECTS => return Err(error.into()),
-                Err(_) => {}
             }
         }
     }

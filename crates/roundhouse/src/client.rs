@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use contract::engine::{ENGINE_KEY_HEADER, Execute, Replay};
 use contract::event::SentEvent;
-use contract::orchestrator::{Admission, Admit, EngineRecord, PLATFORM_KEY_HEADER};
+use contract::orchestrator::{Admission, Admit, DenialReason, EngineRecord, PLATFORM_KEY_HEADER};
 use contract::{ErrorBody, ErrorCode, PlatformKey, TaskId, UserId};
 use futures::{Stream, StreamExt as _};
 use reqwest::header::HeaderValue;
@@ -42,7 +42,8 @@ pub(crate) struct Orchestrator {
 impl Orchestrator {
     /// The orchestrator at `base`, for the product that `key` belongs to.
     pub(crate) fn new(base: Url, key: PlatformKey) -> anyhow::Result<Self> {
-        let http = reqwest::Client::builder().connect_timeout(Duration::from_secs(5)).build()?;
+        // Engines are on this machine or in its network: a proxy has no business seeing their keys.
+        let http = reqwest::Client::builder().connect_timeout(Duration::from_secs(5)).no_proxy().build()?;
         Ok(Self { http, base, key })
     }
 
@@ -62,10 +63,22 @@ impl Orchestrator {
                 let url = summary.url.context("the engine has no address")?;
                 Ok(Engine { http: self.http.clone(), base: url, key: secret(api_key.expose())? })
             }
-            Admission { reason, .. } => {
-                Err(anyhow::anyhow!("not admitted: {}", serde_json::to_string(&reason).unwrap_or_default())
-                    .into())
-            }
+            Admission { reason, .. } => Err(anyhow::anyhow!(denied(reason)).into()),
+        }
+    }
+}
+
+/// Why there is no engine to talk to, and what to do.
+fn denied(reason: Option<DenialReason>) -> &'static str {
+    match reason {
+        Some(DenialReason::EngineStopped) => {
+            "the engine was stopped: POST /engines/{user_id}/start starts it"
+        }
+        Some(DenialReason::EngineUnhealthy) => {
+            "the engine has failed: its engine.log says why, and POST /engines/{user_id}/start starts it again"
+        }
+        Some(DenialReason::EngineNotFound | DenialReason::EngineSleeping) | None => {
+            "the user was not admitted"
         }
     }
 }

@@ -27,19 +27,22 @@ pub(crate) fn run() -> Result<(), Failure> {
         let listener = TcpListener::bind(address).await.map_err(|error| {
             Failure::usage(format!("{address} (ORCH_HOST, ORCH_PORT) cannot be listened on: {error}"))
         })?;
-        let orchestrator = Orchestrator::open(config, Arc::new(SystemClock::new())).await?;
-        tracing::info!(%address, "The orchestrator listens.");
+        let orchestrator =
+            Orchestrator::open(config, Arc::new(SystemClock::new())).await.map_err(Failure::usage)?;
         let shutdown = CancellationToken::new();
-        let serving = orchestrator.serve(listener, shutdown.clone());
-        tokio::pin!(serving);
-        tokio::select! {
-            () = &mut serving => {}
-            signal = endings.asked() => {
-                tracing::info!(?signal, "The orchestrator is stopping; its engines keep running.");
-                shutdown.cancel();
-                serving.await;
+        {
+            let serving = orchestrator.serve(listener, shutdown.clone());
+            tokio::pin!(serving);
+            tokio::select! {
+                () = &mut serving => {}
+                signal = endings.asked() => {
+                    tracing::info!(?signal, "The orchestrator is stopping; its engines keep running.");
+                    shutdown.cancel();
+                    serving.await;
+                }
             }
         }
+        orchestrator.close().await;
         Ok(())
     })
 }

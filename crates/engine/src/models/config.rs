@@ -151,13 +151,23 @@ fn remote(reader: &mut Reader<'_>, provider: Provider) -> Option<Arc<dyn ChatMod
 
 /// `LLM_PROVIDER`, or the one provider whose key is set.
 fn provider(reader: &mut Reader<'_>) -> Option<Provider> {
-    let mut with_key = [Provider::Anthropic, Provider::OpenAi].into_iter().filter(|provider| {
-        reader.text("LLM_PROVIDER").is_none() && reader.text(provider.key_variable()).is_some()
-    });
-    if let (Some(only), None) = (with_key.next(), with_key.next()) {
-        return Some(only);
+    const NAMES: &str = "anthropic, openai, openai-compatible or scripted";
+    if reader.text("LLM_PROVIDER").is_some() {
+        return reader.required("LLM_PROVIDER", NAMES, Provider::from_name);
     }
-    reader.required("LLM_PROVIDER", "anthropic, openai, openai-compatible or scripted", Provider::from_name)
+    let vendors = [Provider::Anthropic, Provider::OpenAi];
+    let with_key: Vec<Provider> =
+        vendors.into_iter().filter(|vendor| reader.text(vendor.key_variable()).is_some()).collect();
+    let must_be = match *with_key {
+        [only] => return Some(only),
+        [] => NAMES.to_owned(),
+        _ => {
+            let keys: Vec<&str> = with_key.iter().map(|vendor| vendor.key_variable()).collect();
+            format!("{NAMES}, since {} are set", keys.join(" and "))
+        }
+    };
+    reader.fault("LLM_PROVIDER", None, &must_be);
+    None
 }
 
 #[cfg(test)]
@@ -195,7 +205,10 @@ mod tests {
             (&[("LLM_PROVIDER", "clippy")], "LLM_PROVIDER is `clippy`"),
             (&[("LLM_PROVIDER", "anthropic")], "ANTHROPIC_API_KEY is not set"),
             (&[("LLM_PROVIDER", "openai")], "OPENAI_API_KEY is not set"),
-            (&[("ANTHROPIC_API_KEY", "hunter2"), ("OPENAI_API_KEY", "k")], "LLM_PROVIDER is not set"),
+            (
+                &[("ANTHROPIC_API_KEY", "hunter2"), ("OPENAI_API_KEY", "k")],
+                "ANTHROPIC_API_KEY and OPENAI_API_KEY",
+            ),
             (&[("LLM_PROVIDER", "openai-compatible"), ("LLM_MODEL", "m")], "LLM_BASE_URL is not set"),
             (&[("LLM_PROVIDER", "openai-compatible"), ("LLM_BASE_URL", "http://h")], "LLM_MODEL is not set"),
             (&[("OPENAI_API_KEY", "hunter2"), ("LLM_BASE_URL", "ftp://h")], "LLM_BASE_URL is `ftp://h`"),

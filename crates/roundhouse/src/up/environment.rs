@@ -4,9 +4,8 @@ use std::collections::BTreeMap;
 
 use service::env::Env;
 
-/// Keys of model providers.
-const PROVIDER_KEYS: [&str; 5] =
-    ["ANTHROPIC_API_KEY", "GEMINI_API_KEY", "OLLAMA_API_KEY", "OPENAI_API_KEY", "OPENAI_COMPATIBLE_API_KEY"];
+/// Keys of the model providers that this version speaks to: one for another tool's provider is none of ours.
+const PROVIDER_KEYS: [&str; 3] = ["ANTHROPIC_API_KEY", "OPENAI_API_KEY", "OPENAI_COMPATIBLE_API_KEY"];
 
 /// Settings of the engine that do not begin with `LLM_`.
 const ENGINE_SETTINGS: [&str; 1] = ["ENGINE_LOG_LEVEL"];

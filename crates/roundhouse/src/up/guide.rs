@@ -28,8 +28,8 @@ impl fmt::Display for Guide<'_> {
         );
         let field = |name: &str| format!("$(echo \"$E\" | sed 's/.*\"{name}\":\"\\([^\"]*\\)\".*/\\1/')");
         let execute = format!(
-            "E=$({admit}); curl -sSN \"{}/execute\" -H \"X-Engine-Key: {}\" \
-             -d '{{\"task_id\": \"hello\", \"message\": \"Hello!\"}}'",
+            "E=$({admit}); case \"$E\" in *'\"url\":\"'*) curl -sSN \"{}/execute\" -H \"X-Engine-Key: {}\" \
+             -d '{{\"task_id\": \"hello\", \"message\": \"Hello!\"}}';; *) echo \"$E\";; esac",
             field("url"),
             field("api_key"),
         );
