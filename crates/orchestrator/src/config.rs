@@ -120,9 +120,11 @@ impl Config {
             "32 random bytes in URL-safe base64 without padding (43 characters)",
             MasterKey::parse,
         );
-        let admin_key = reader.required_secret("ORCH_ADMIN_KEY", "a secret of your choice", |text| {
-            Some(AdminKey::from_text(text.to_owned()))
-        });
+        let admin_key = reader.required_secret(
+            "ORCH_ADMIN_KEY",
+            "a secret of your choice that a header can carry: printable ASCII, no blank at either end",
+            |text| fits_a_header(text).then(|| AdminKey::from_text(text.to_owned())),
+        );
         let backend = reader.required("ORCH_BACKEND", "`process`", BackendKind::parse);
         let own_image = format!("the image of this binary, svc-engine:{VERSION}");
         let engine_image = reader.required("ORCH_ENGINE_IMAGE", &own_image, |text| {
@@ -167,6 +169,11 @@ impl Config {
         });
         reader.finish(config)
     }
+}
+
+/// Whether `text` reaches us as it is when it is sent as a header.
+fn fits_a_header(text: &str) -> bool {
+    text.bytes().all(|byte| byte == b' ' || byte.is_ascii_graphic()) && text.trim() == text
 }
 
 fn number(text: &str) -> Option<u16> {
@@ -274,6 +281,16 @@ mod tests {
         let text = faults.to_string();
         for secret in ["hunter2", "too short", "open sesame"] {
             assert!(!text.contains(secret), "{text}");
+        }
+    }
+
+    #[test]
+    fn an_admin_key_that_no_header_can_carry_is_a_fault() {
+        for key in [" open sesame", "open sesame ", "open sesame\n", "open\nsesame", "   ", "öffne dich"] {
+            assert_eq!(faults(&[("ORCH_ADMIN_KEY", key)]), ["ORCH_ADMIN_KEY"], "{key:?}");
+        }
+        for key in ["open sesame", "~!\"#", "x"] {
+            assert!(Config::from_env(&env(&[("ORCH_ADMIN_KEY", key)])).is_ok(), "{key:?}");
         }
     }
 

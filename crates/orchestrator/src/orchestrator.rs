@@ -89,8 +89,8 @@ pub enum OpenError {
     },
     /// The master key is not the one that sealed the registry's keys.
     #[error(
-        "ORCH_MASTER_KEY is not the key under which {} was sealed. Set the right one; to change it, run \
-         `roundhouse rekey` with the new key in ORCH_MASTER_KEY and the old one in ORCH_MASTER_KEY_OLD",
+        "ORCH_MASTER_KEY is not the key under which {} was sealed. Set the one it was sealed under; to seal \
+         it under another is the work of `roundhouse rekey`, which this version does not have yet",
         database.display()
     )]
     WrongMasterKey {

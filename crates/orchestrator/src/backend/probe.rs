@@ -1,14 +1,17 @@
-//! An engine's own word on how it is: `GET /health`.
+//! An engine's own word on how it is, `GET /health`, and whether it is that engine.
 //!
 //! A plain HTTP/1.0 exchange over its own connection, which the engine closes: no pool to keep for thousands
 //! of engines that are asked twice a minute, nothing to parse but a status line and a body.
 
-use contract::engine::EngineHealth;
+use contract::engine::{ENGINE_KEY_HEADER, EngineHealth};
+use contract::{EngineKey, ErrorBody, ErrorCode};
 use futures::future::BoxFuture;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
+use uuid::Uuid;
+use zeroize::Zeroizing;
 
-/// Why an engine did not say how it is.
+/// Why an engine did not say how it is, or that it is the one.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Unwell {
     /// No connection, or it broke.
@@ -22,12 +25,23 @@ pub(crate) enum Unwell {
     /// An answer that is no health answer.
     #[error("its /health answered {0}")]
     Garbled(String),
+    /// The engine's key did not open it.
+    #[error("what answers on port {port} does not take this engine's key: it answered {answer}")]
+    Stranger {
+        /// Where it was asked.
+        port: u16,
+        /// What it said.
+        answer: String,
+    },
 }
 
-/// Asks engines how they are.
+/// Asks engines how they are, and whether they are who they should be.
 pub(crate) trait Probe: Send + Sync + 'static {
     /// What the engine on `port` says. Dropped when the asker has waited long enough.
     fn ask(&self, port: u16) -> BoxFuture<'_, Result<EngineHealth, Unwell>>;
+
+    /// Makes sure that it is the engine of `key` that answers on `port`. Dropped like [`Probe::ask`].
+    fn identify<'a>(&'a self, port: u16, key: &'a EngineKey) -> BoxFuture<'a, Result<(), Unwell>>;
 }
 
 /// Asks over HTTP on `host`.
@@ -41,36 +55,65 @@ const MAX_ANSWER_BYTES: u64 = 64 * 1024;
 impl Probe for HttpProbe {
     fn ask(&self, port: u16) -> BoxFuture<'_, Result<EngineHealth, Unwell>> {
         Box::pin(async move {
-            let answer = exchange(self.host, port)
-                .await
-                .map_err(|error| Unwell::Silent { port, reason: error.to_string() })?;
-            read(&answer)
+            let answer = self.get(port, "/health", "").await?;
+            let body = body(&answer, "200").map_err(Unwell::Garbled)?;
+            serde_json::from_slice(body).map_err(|error| Unwell::Garbled(another_body(&error)))
+        })
+    }
+
+    fn identify<'a>(&'a self, port: u16, key: &'a EngineKey) -> BoxFuture<'a, Result<(), Unwell>> {
+        Box::pin(async move {
+            // The cheapest question that needs the key: no task has this name.
+            let path = format!("/execute/replay?task_id={}", Uuid::now_v7().simple());
+            let header = Zeroizing::new(format!("{ENGINE_KEY_HEADER}: {}\r\n", key.expose()));
+            let answer = self.get(port, &path, &header).await?;
+            no_such_task(&answer).map_err(|answer| Unwell::Stranger { port, answer })
         })
     }
 }
 
-async fn exchange(host: &str, port: u16) -> std::io::Result<Vec<u8>> {
-    let mut stream = TcpStream::connect((host, port)).await?;
-    let request = format!("GET /health HTTP/1.0\r\nHost: {host}:{port}\r\n\r\n");
-    stream.write_all(request.as_bytes()).await?;
-    let mut answer = Vec::new();
-    stream.take(MAX_ANSWER_BYTES).read_to_end(&mut answer).await?;
-    Ok(answer)
+impl HttpProbe {
+    /// What comes back for `path`; `header` is a whole line, or empty.
+    async fn get(&self, port: u16, path: &str, header: &str) -> Result<Vec<u8>, Unwell> {
+        let host = self.host;
+        let request = Zeroizing::new(format!("GET {path} HTTP/1.0\r\nHost: {host}:{port}\r\n{header}\r\n"));
+        let exchange = async {
+            let mut stream = TcpStream::connect((host, port)).await?;
+            stream.write_all(request.as_bytes()).await?;
+            let mut answer = Vec::new();
+            stream.take(MAX_ANSWER_BYTES).read_to_end(&mut answer).await?;
+            Ok(answer)
+        };
+        exchange.await.map_err(|error: std::io::Error| Unwell::Silent { port, reason: error.to_string() })
+    }
 }
 
-fn read(answer: &[u8]) -> Result<EngineHealth, Unwell> {
+/// Whether an engine says that it has no such task; if not, what is said instead.
+fn no_such_task(answer: &[u8]) -> Result<(), String> {
+    let refusal: ErrorBody =
+        serde_json::from_slice(body(answer, "404")?).map_err(|error| another_body(&error))?;
+    match refusal.error.code {
+        ErrorCode::TaskNotFound => Ok(()),
+        other => Err(format!("{other:?}")),
+    }
+}
+
+fn another_body(error: &serde_json::Error) -> String {
+    format!("another body: {error}")
+}
+
+/// The body of an answer with this status; else what came instead.
+fn body<'a>(answer: &'a [u8], status: &str) -> Result<&'a [u8], String> {
     const HEAD_END: &[u8] = b"\r\n\r\n";
     let end = answer.windows(HEAD_END.len()).position(|bytes| bytes == HEAD_END);
     let Some((head, rest)) = end.and_then(|end| answer.split_at_checked(end)) else {
-        return Err(Unwell::Garbled("no HTTP".to_owned()));
+        return Err("no HTTP".to_owned());
     };
     let head = String::from_utf8_lossy(head);
-    let status = head.split_whitespace().nth(1).unwrap_or_default();
-    if !head.starts_with("HTTP/1.") || status != "200" {
-        return Err(Unwell::Garbled(format!("`{}`", head.lines().next().unwrap_or_default())));
+    if !head.starts_with("HTTP/1.") || head.split_whitespace().nth(1) != Some(status) {
+        return Err(format!("`{}`", head.lines().next().unwrap_or_default()));
     }
-    let body = rest.get(HEAD_END.len()..).unwrap_or_default();
-    serde_json::from_slice(body).map_err(|error| Unwell::Garbled(format!("another body: {error}")))
+    Ok(rest.get(HEAD_END.len()..).unwrap_or_default())
 }
 
 #[cfg(test)]
@@ -82,19 +125,39 @@ mod tests {
     const WELL: &str = r#"{"status": "ok", "uptime_seconds": 1.5,
         "subsystems": {"database": "ok", "llm_provider": "ok", "asset_directory": "ok"}}"#;
 
-    /// What the probe makes of `answer`.
-    async fn asked(answer: &'static str) -> Result<EngineHealth, Unwell> {
+    const PROBE: HttpProbe = HttpProbe { host: "127.0.0.1" };
+
+    /// A port on which one question is answered with `answer`, and the question, once it was put.
+    async fn engine(answer: &'static str) -> (u16, impl Future<Output = String>) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
-        let engine = async {
+        let engine = async move {
             let (mut stream, _) = listener.accept().await.unwrap();
             let mut request = [0; 1_024];
             let length = stream.read(&mut request).await.unwrap();
-            assert!(request[..length].starts_with(b"GET /health HTTP/1."));
             stream.write_all(answer.as_bytes()).await.unwrap();
+            String::from_utf8(request[..length].to_vec()).unwrap()
         };
-        let probe = HttpProbe { host: "127.0.0.1" };
-        tokio::join!(probe.ask(port), engine).0
+        (port, engine)
+    }
+
+    /// What the probe makes of `answer`.
+    async fn asked(answer: &'static str) -> Result<EngineHealth, Unwell> {
+        let (port, engine) = engine(answer).await;
+        let (said, question) = tokio::join!(PROBE.ask(port), engine);
+        assert!(question.starts_with("GET /health HTTP/1."), "{question}");
+        said
+    }
+
+    /// Whether the probe takes what gives `answer` for the engine that it looks for.
+    async fn identified(answer: &'static str) -> Result<(), Unwell> {
+        let key = EngineKey::generate().unwrap();
+        let (port, engine) = engine(answer).await;
+        let (known, question) = tokio::join!(PROBE.identify(port, &key), engine);
+        assert!(question.starts_with("GET /execute/replay?task_id="), "{question}");
+        assert!(question.contains(&format!("\r\nx-engine-key: {}\r\n", key.expose())));
+        assert!(question.ends_with("\r\n\r\n"));
+        known
     }
 
     #[tokio::test]
@@ -114,7 +177,30 @@ mod tests {
             let unwell = asked(answer).await.unwrap_err().to_string();
             assert!(unwell.contains(what), "{answer:?}: {unwell}");
         }
-        let silent = HttpProbe { host: "127.0.0.1" }.ask(1).await.unwrap_err();
+        let silent = PROBE.ask(1).await.unwrap_err();
         assert!(matches!(silent, Unwell::Silent { port: 1, .. }));
+    }
+
+    #[tokio::test]
+    async fn only_the_engine_that_takes_the_key_is_the_one() {
+        let known =
+            "HTTP/1.0 404 Not Found\r\n\r\n{\"error\": {\"code\": \"TASK_NOT_FOUND\", \"message\": \"\"}}";
+        assert_eq!(identified(known).await, Ok(()));
+        for (answer, what) in [
+            ("HTTP/1.0 401 Unauthorized\r\n\r\n{}", "`HTTP/1.0 401 Unauthorized`"),
+            ("HTTP/1.0 200 OK\r\n\r\n{}", "200"),
+            ("HTTP/1.0 404 Not Found\r\n\r\n<html>", "another body"),
+            (
+                "HTTP/1.0 404 Not Found\r\n\r\n{\"error\": {\"code\": \"NOT_FOUND\", \"message\": \"\"}}",
+                "NotFound",
+            ),
+            ("", "no HTTP"),
+        ] {
+            let stranger = identified(answer).await.unwrap_err();
+            assert!(matches!(stranger, Unwell::Stranger { .. }), "{answer:?}: {stranger}");
+            assert!(stranger.to_string().contains(what), "{answer:?}: {stranger}");
+        }
+        let key = EngineKey::generate().unwrap();
+        assert!(matches!(PROBE.identify(1, &key).await, Err(Unwell::Silent { port: 1, .. })));
     }
 }

@@ -29,6 +29,7 @@ use service::clock::Clock;
 use tokio::sync::{OnceCell, mpsc};
 
 use self::folder::Folders;
+use self::identity::Identity;
 use self::label::Label;
 use self::locks::KeyedLocks;
 use self::watched::Watched;
@@ -124,16 +125,21 @@ impl Inner {
         let adopted = self.adopted.get_or_try_init(|| async {
             let deployment_id = self.options.deployment_id.clone();
             let found = blocking(move || label::find(&deployment_id)).await?;
-            for (engine_id, identity) in found {
-                match Watched::adopt(identity) {
-                    Ok(Some(process)) => self.watch(engine_id, Arc::new(process)),
-                    Ok(None) => {}
-                    Err(error) => return Err(failed("a running engine could not be watched", &error)),
-                }
-            }
-            Ok(())
+            self.watch_all(found).map_err(|error| failed("a running engine could not be watched", &error))
         });
         adopted.await.copied()
+    }
+
+    /// Watches all that were found, or none: whoever tries again finds them all again.
+    fn watch_all(self: &Arc<Self>, found: Vec<(EngineId, Identity)>) -> std::io::Result<()> {
+        let mut held = Vec::new();
+        for (engine_id, identity) in found {
+            held.extend(Watched::adopt(identity)?.map(|process| (engine_id, Arc::new(process))));
+        }
+        for (engine_id, process) in held {
+            self.watch(engine_id, process);
+        }
+        Ok(())
     }
 
     /// Sends `signal` to the engine's processes and waits until they are gone; those that are not after

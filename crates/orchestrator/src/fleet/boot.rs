@@ -1,10 +1,14 @@
 //! Bringing an engine up: launch it, and ask it how it is until it is well, dead or late.
+//!
+//! What answers on the engine's port need not be the engine: something else on the host, another deployment's
+//! engine say, may have taken the port just before it. So a good answer counts only if whoever gave it takes
+//! the engine's key.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use contract::engine::{EngineHealth, HEALTHY};
-use contract::{EngineId, Timestamp};
+use contract::{EngineId, EngineKey, Timestamp};
 use secrecy::SecretString;
 use tokio::sync::broadcast::{self, error::RecvError};
 
@@ -116,6 +120,7 @@ impl Fleet {
         // Before the launch: an engine may end before its launch has returned.
         let exits = self.exits.subscribe();
         let port = row.port.unwrap_or_default();
+        let key = self.engine_key(row).map_err(Why::Keys)?;
         let launch = Launch {
             engine_id: row.engine_id,
             image: row.engine_version.clone(),
@@ -128,7 +133,7 @@ impl Fleet {
         tokio::select! {
             biased;
             how = ended(exits, row.engine_id, &instance) => return Err(Why::Exited(how)),
-            () = self.until_well(port, wants, &mut last) => {}
+            () = self.until_well(port, &key, wants, &mut last) => {}
             () = self.clock.sleep(self.settings.boot_timeout) => return Err(Why::Late(last)),
         }
         let took = self.clock.monotonic().saturating_sub(begun);
@@ -147,17 +152,17 @@ impl Fleet {
         Ok(env)
     }
 
-    /// Asks until the answer is as `wants` says. `last` holds what was wrong the last time.
-    async fn until_well(&self, port: u16, wants: Wants, last: &mut String) {
+    /// Asks until the engine of `key` answers as `wants` says. `last` holds what was wrong the last time.
+    async fn until_well(&self, port: u16, key: &EngineKey, wants: Wants, last: &mut String) {
         let begun = self.clock.monotonic();
         loop {
-            let answer = tokio::select! {
-                answer = self.probe.ask(port) => answer,
+            let well = tokio::select! {
+                well = self.is_well(port, key, wants) => well,
                 () = self.clock.sleep(ANSWER) => {
-                    Err(Unwell::Garbled(format!("nothing within {} s", ANSWER.as_secs())))
+                    Err(format!("it said nothing within {} s", ANSWER.as_secs()))
                 }
             };
-            match answer.map_err(|error| error.to_string()).and_then(|health| judge(&health, wants)) {
+            match well {
                 Ok(()) => return,
                 Err(unwell) => *last = unwell,
             }
@@ -165,6 +170,13 @@ impl Fleet {
             let waited = self.clock.monotonic().saturating_sub(begun);
             self.clock.sleep((waited / 8).clamp(PAUSES.0, PAUSES.1)).await;
         }
+    }
+
+    /// Asks once; if it is not as `wants` says, or not the engine of `key`, tells what is wrong.
+    async fn is_well(&self, port: u16, key: &EngineKey, wants: Wants) -> Result<(), String> {
+        let said = |unwell: Unwell| unwell.to_string();
+        judge(&self.probe.ask(port).await.map_err(said)?, wants)?;
+        self.probe.identify(port, key).await.map_err(said)
     }
 }
 

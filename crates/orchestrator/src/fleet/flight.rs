@@ -14,6 +14,7 @@ use contract::orchestrator::DenialReason;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
+use tracing::Instrument as _;
 
 use super::FleetError;
 use super::error::BrokenOff;
@@ -185,7 +186,8 @@ impl Flights {
         }
     }
 
-    /// Lets `change` fly: as a task of its own, until it is over or overtaken.
+    /// Lets `change` fly: as a task of its own, until it is over or overtaken. Its log lines are those of the
+    /// request that began it.
     pub(super) fn fly(
         self: &Arc<Self>,
         flight: Arc<Flight>,
@@ -193,14 +195,15 @@ impl Flights {
     ) {
         // Lands the flight even if the task panics or is dropped.
         let landing = Landing { flights: Arc::clone(self), flight, outcome: None };
-        self.tasks.spawn(async move {
+        let task = async move {
             let outcome = tokio::select! {
                 biased;
                 () = landing.flight.overtaken.cancelled() => Err(Ended::Overtaken),
                 outcome = change => outcome,
             };
             landing.with(outcome);
-        });
+        };
+        self.tasks.spawn(task.in_current_span());
     }
 
     /// Waits until nothing is under way, at most for `limit`.
@@ -238,6 +241,16 @@ impl Flights {
                 flight.overtaken.cancel();
             }
         }
+    }
+
+    /// How many callers await the changes under way.
+    #[cfg(test)]
+    pub(super) fn awaited(&self) -> usize {
+        self.slots()
+            .values()
+            .flat_map(|slot| &slot.flight)
+            .map(|flight| flight.progress.receiver_count())
+            .sum()
     }
 
     fn slots(&self) -> MutexGuard<'_, HashMap<Seat, Slot>> {

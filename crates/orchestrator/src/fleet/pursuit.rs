@@ -97,7 +97,7 @@ impl Fleet {
     ) -> Result<Round, FleetError> {
         let flight = match self.flights.begin(&job.seat, change) {
             Ok(flight) => flight,
-            Err(other) => return self.after(job, &other, row.as_ref()).await,
+            Err(other) => return self.after(job, &other).await,
         };
         let change = {
             let (fleet, flight, job) = (Arc::clone(self), Arc::clone(&flight), job.clone());
@@ -122,23 +122,25 @@ impl Fleet {
     }
 
     /// Waits for the flight that was at the seat first.
-    async fn after(
-        self: &Arc<Self>,
-        job: &Job,
-        other: &Flight,
-        row: Option<&EngineRow>,
-    ) -> Result<Round, FleetError> {
-        let holds = other.generation();
-        if holds.is_none() && shares(job.trigger, other.change) {
+    async fn after(self: &Arc<Self>, job: &Job, other: &Flight) -> Result<Round, FleetError> {
+        if other.generation().is_none() && shares(job.trigger, other.change) {
             return conclude(job, other.over().await);
         }
-        if holds.is_some() && holds == row.map(|row| row.generation) {
-            // It works on the very row that we see, without a claim of its own.
-            let _ = other.over().await;
-        } else {
-            other.past_claiming().await;
-        }
+        self.until_shown(&job.seat, other).await?;
         Ok(Round::Again)
+    }
+
+    /// Waits until the row shows what `flight` does, or will not any more: looking again leads on then.
+    async fn until_shown(&self, seat: &Seat, flight: &Flight) -> Result<(), FleetError> {
+        flight.past_claiming().await;
+        let Some(held) = flight.generation() else { return Ok(()) };
+        // Read after the claim was seen. A row without it has been settled or taken over just now, or is
+        // worked on without a claim: all that can be waited for is the end.
+        let row = self.registry.engine(seat).await?;
+        if row.is_none_or(|row| row.claim.is_none() || row.generation != held) {
+            let _ = flight.over().await;
+        }
+        Ok(())
     }
 
     /// Waits for the change that `row` shows. Shares its outcome if `share`; else, well or not, looks again.
@@ -150,8 +152,8 @@ impl Fleet {
     ) -> Result<Round, FleetError> {
         let Some(flight) = self.flights.at(&job.seat) else { return Ok(Round::Again) };
         if flight.generation() != row.map(|row| row.generation) {
-            // Not the change that the row showed: look again once this one shows.
-            flight.past_claiming().await;
+            // Not the change that the row showed.
+            self.until_shown(&job.seat, &flight).await?;
             return Ok(Round::Again);
         }
         let outcome = flight.over().await;

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::lifecycle::Change;
 use super::{Fleet, FleetError};
-use crate::keys::Purpose;
+use crate::keys::{KeyError, Purpose};
 use crate::registry::{Claim, EngineRow, Entry, Event};
 use contract::Timestamp;
 
@@ -38,7 +38,7 @@ impl Fleet {
         Ok(EngineRecord { summary: summary(row), api_key })
     }
 
-    pub(super) fn engine_key(&self, row: &EngineRow) -> Result<EngineKey, FleetError> {
+    pub(super) fn engine_key(&self, row: &EngineRow) -> Result<EngineKey, KeyError> {
         let mut key = self.vault.open(&row.engine_id.to_string(), Purpose::EngineKey, &row.sealed_key)?;
         Ok(EngineKey::from_text(std::mem::take(&mut *key)))
     }

@@ -3,6 +3,7 @@
 mod boots;
 mod deletes;
 mod faults;
+mod flights;
 mod restarts;
 mod sharing;
 mod storm;

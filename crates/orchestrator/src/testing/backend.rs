@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use contract::engine::{EngineHealth, Subsystems};
-use contract::{EngineId, EngineImage};
+use contract::{EngineId, EngineImage, EngineKey};
 use futures::StreamExt as _;
 use futures::future::BoxFuture;
 use futures::stream::BoxStream;
@@ -50,6 +50,8 @@ pub(crate) enum Health {
     Database(&'static str),
     /// No answer at all.
     Silent,
+    /// Something else answers on every port: it is well, and takes no engine's key.
+    Stranger,
 }
 
 /// A backend that fails as a test says.
@@ -273,6 +275,7 @@ impl Probe for FaultBackend {
             subsystems,
         };
         let answer = match &state.health {
+            Health::Stranger => Ok(health("ok", subsystems("ok", "ok"))),
             Health::Well if runs => Ok(health("ok", subsystems("ok", "ok"))),
             Health::Provider(reason) if runs => Ok(health("degraded", subsystems("ok", reason))),
             Health::Database(reason) if runs => Ok(health("degraded", subsystems(reason, "ok"))),
@@ -281,5 +284,14 @@ impl Probe for FaultBackend {
             }
         };
         Box::pin(std::future::ready(answer))
+    }
+
+    fn identify<'a>(&'a self, port: u16, key: &'a EngineKey) -> BoxFuture<'a, Result<(), Unwell>> {
+        let state = self.state();
+        let mut launches = state.running.values().map(|(_, launch)| launch);
+        let own = launches.any(|launch| launch.port == port && launch.key_hash.matches(key.expose()));
+        let known = own && state.health != Health::Stranger;
+        let stranger = || Unwell::Stranger { port, answer: "401".to_owned() };
+        Box::pin(std::future::ready(known.then_some(()).ok_or_else(stranger)))
     }
 }

@@ -177,6 +177,19 @@ async fn a_later_orchestrator_finds_watches_and_ends_what_an_earlier_one_launche
 }
 
 #[tokio::test]
+async fn an_adoption_that_fails_part_way_leaves_nothing_to_be_watched_twice() {
+    let fixture = Fixture::new(OBEDIENT);
+    let instance = fixture.launched().await;
+    let later = another(&fixture.options);
+    let mut found = label::find(&fixture.options.deployment_id).unwrap();
+    let (_, identity) = found[0].clone();
+    found.push((EngineId::new(), Identity { pid: 0, ..identity }));
+    assert!(later.inner.watch_all(found).is_err());
+    let listed = later.list().await.unwrap();
+    assert_eq!(listed, [Listed { engine_id: fixture.engine_id, instance }]);
+}
+
+#[tokio::test]
 async fn a_kill_that_comes_while_an_engine_is_launched_ends_it() {
     let fixture = Fixture::new(STUBBORN);
     for _ in 0..20 {

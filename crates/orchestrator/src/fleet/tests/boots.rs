@@ -93,6 +93,7 @@ async fn a_provision_that_fails_leaves_only_its_row_in_the_ledger() {
         (Some(Fault::Exit), Health::Silent, "502 BACKEND_ERROR", "exit"),
         (None, Health::Provider("no API key"), "504 BOOT_TIMEOUT", "boot_timeout"),
         (None, Health::Silent, "504 BOOT_TIMEOUT", "boot_timeout"),
+        (None, Health::Stranger, "504 BOOT_TIMEOUT", "boot_timeout"),
     ] {
         let app = TestApp::new().await;
         let product = app.product("demo", json!({"max_engines": 1})).await;
@@ -134,6 +135,29 @@ async fn an_engine_that_ends_while_it_boots_is_not_waited_for() {
     let message = answer["error"]["message"].as_str().unwrap();
     assert_eq!(status, 502);
     assert!(message.contains("exit status: 1") && message.contains("the last words"), "{message}");
+}
+
+#[tokio::test]
+async fn an_engine_whose_port_was_taken_is_not_mistaken_for_what_took_it() {
+    let app = TestApp::new().await;
+    let product = app.product("demo", json!({})).await;
+    app.backend.set_health(Health::Stranger);
+    app.backend.script(Call::Launch, Fault::Exit);
+    // The clock stands still: what answers well on the port must not hide that the engine has ended.
+    let (status, answer) = product.provision("ann").await;
+    let message = answer["error"]["message"].as_str().unwrap();
+    assert_eq!(status, 502, "{message}");
+    assert!(message.contains("exit status: 1"), "{message}");
+    // Nor is it for an engine that is started again.
+    app.backend.set_health(Health::Well);
+    product.provision("ann").await;
+    product.stop("ann").await;
+    app.backend.set_health(Health::Stranger);
+    let (status, answer) = app.while_time_passes(SECOND, product.start("ann")).await;
+    let message = answer["error"]["message"].as_str().unwrap();
+    assert_eq!(status, 504, "{message}");
+    assert!(message.contains("does not take this engine's key"), "{message}");
+    app.assert_in_order().await;
 }
 
 #[tokio::test]
@@ -198,8 +222,10 @@ async fn an_exit_is_a_crash_once_it_has_lasted_a_second() {
     let product = app.product("demo", json!({})).await;
     product.provision("ann").await;
     let engine_id = app.backend.running().into_iter().next().unwrap();
+    let mut noticed = app.orchestrator.fleet().exits.subscribe();
+    let crashed = app.elapsed();
     app.backend.crash(engine_id);
-    tokio::time::sleep(Duration::from_millis(20)).await;
+    noticed.recv().await.unwrap();
     assert_eq!(short(product.get("ann").await), "200 running");
     let failed = async {
         while short(product.get("ann").await) != "200 failed" {
@@ -207,6 +233,7 @@ async fn an_exit_is_a_crash_once_it_has_lasted_a_second() {
         }
     };
     app.while_time_passes(Duration::from_millis(100), failed).await;
+    assert!(app.elapsed() >= crashed + SECOND, "failed at {:?}", app.elapsed());
     assert_eq!(
         app.ledger().await[1],
         "crash running→failed the engine ended by itself (signal: 9 (SIGKILL))"

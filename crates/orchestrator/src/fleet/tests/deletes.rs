@@ -24,8 +24,8 @@ async fn a_delete_cancels_a_provision_and_a_waiting_admit_goes_on_as_for_no_engi
         app.until(|| app.backend.count(Call::Launch) == 1).await;
         let admit = product.admit("ann", json!({"auto_provision": true}));
         let delete = async {
-            // The admit waits by now, or will find no engine: both lead to a new one.
-            tokio::time::sleep(Duration::from_millis(20)).await;
+            // The provision's caller, and the admit.
+            app.until(|| app.orchestrator.fleet().flights.awaited() == 2).await;
             product.delete("ann").await
         };
         tokio::join!(admit, delete)

@@ -1,0 +1,110 @@
+//! Changes under way, looked at between two of their steps.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
+
+use serde_json::json;
+use tokio::sync::oneshot;
+use tracing::{Instrument as _, Span};
+
+use crate::fleet::Fleet;
+use crate::fleet::flight::{Ended, Flight, Settled};
+use crate::fleet::lifecycle::{Change, Trigger};
+use crate::fleet::pursuit::Job;
+use crate::registry::{EngineRow, Seat};
+use crate::testing::TestApp;
+
+/// Counts how often it is called.
+#[derive(Default)]
+struct Calls(AtomicUsize);
+
+impl Wake for Calls {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+/// Lets a caller who wants `trigger` run into `flight`, which is about to land: the caller must rest until it
+/// has. Returns where the caller ends.
+async fn waits_for(fleet: &Arc<Fleet>, flight: Arc<Flight>, trigger: Trigger) -> Settled {
+    let job = Job::new(flight.seat.clone(), trigger, "requested");
+    let mut caller = Box::pin(fleet.pursue(&job));
+    let calls = Arc::new(Calls::default());
+    let waker = Waker::from(Arc::clone(&calls));
+    let first = caller.as_mut().poll(&mut Context::from_waker(&waker));
+    assert!(matches!(first, Poll::Pending), "{first:?}");
+    // One who spins is interrupted by the runtime at some point, and woken again at its next turn.
+    tokio::task::yield_now().await;
+    assert_eq!(calls.0.load(Ordering::SeqCst), 0, "the caller spins");
+    fleet.flights.fly(flight, async { Err(Ended::Stale) });
+    caller.await.unwrap()
+}
+
+/// The row of a running engine of the user `ann`.
+async fn running(app: &TestApp) -> EngineRow {
+    let product = app.product("demo", json!({})).await;
+    product.provision("ann").await;
+    let mut rows = app.orchestrator.fleet().registry.running_engines().await.unwrap();
+    rows.pop().unwrap()
+}
+
+fn older(row: &EngineRow) -> EngineRow {
+    EngineRow { generation: row.generation - 1, ..row.clone() }
+}
+
+#[tokio::test]
+async fn a_caller_rests_until_a_change_that_is_settled_has_landed() {
+    let app = TestApp::new().await;
+    let fleet = app.orchestrator.fleet();
+    let row = running(&app).await;
+    let flight = fleet.flights.begin_on(&older(&row), Change::Start).ok().unwrap();
+    let settled = waits_for(fleet, flight, Trigger::Stop).await;
+    assert!(matches!(settled, Settled::AtRest), "{settled:?}");
+}
+
+#[tokio::test]
+async fn a_caller_rests_until_a_change_that_left_no_engine_has_landed() {
+    let app = TestApp::new().await;
+    let fleet = app.orchestrator.fleet();
+    let mut row = running(&app).await;
+    row.seat = Seat { user_id: contract::UserId::new("bob").unwrap(), ..row.seat };
+    let flight = fleet.flights.begin_on(&row, Change::Destroy).ok().unwrap();
+    let settled = waits_for(fleet, flight, Trigger::Provision).await;
+    assert!(matches!(settled, Settled::Running(_)), "{settled:?}");
+}
+
+#[tokio::test]
+async fn a_caller_rests_while_a_delete_takes_over() {
+    let app = TestApp::new().await;
+    let fleet = app.orchestrator.fleet();
+    let row = running(&app).await;
+    let flight = fleet.flights.begin_on(&row, Change::Stop).ok().unwrap();
+    // Its row is the delete's; that the delete has the seat too is yet to come.
+    fleet.registry.claim(&row, &fleet.claim(Change::Destroy), None).await.unwrap().unwrap();
+    let settled = waits_for(fleet, flight, Trigger::Admit { provision: true, wake: false }).await;
+    assert!(matches!(settled, Settled::Running(engine) if engine.engine_id != row.engine_id));
+    app.assert_in_order().await;
+}
+
+#[tokio::test]
+async fn a_change_is_logged_under_the_request_that_began_it() {
+    const SPANS: &str = "a_change_is_logged";
+    // This test's spans alone: nothing is written.
+    service::logging::init(service::logging::parse_filter(&format!("{SPANS}=info")).unwrap());
+    let app = TestApp::new().await;
+    let fleet = app.orchestrator.fleet();
+    let row = running(&app).await;
+    let flight = fleet.flights.begin_on(&row, Change::Stop).ok().unwrap();
+    let (report, seen) = oneshot::channel();
+    let request = tracing::info_span!(target: SPANS, "request");
+    let begin = async {
+        fleet.flights.fly(flight, async {
+            report.send(Span::current().id()).unwrap();
+            Err(Ended::Stale)
+        });
+    };
+    begin.instrument(request.clone()).await;
+    assert!(request.id().is_some());
+    assert_eq!(seen.await.unwrap(), request.id());
+}
