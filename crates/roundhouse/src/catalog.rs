@@ -6,8 +6,8 @@ use include_dir::{Dir, include_dir};
 
 static DEFAULT: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/../../catalog");
 
-/// Puts the catalog that ships into `to`, file by file. What a person edited is never overwritten, and what
-/// they removed after the first start stays away.
+/// Puts the catalog that ships into the folder `to`, unless it is there: what a person edited or removed in it
+/// stays as they left it.
 pub(crate) fn unpack(to: &Path) -> Result<(), String> {
     if to.exists() {
         return Ok(());

@@ -42,16 +42,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
             "The engine is ready."
         );
         let shutdown = CancellationToken::new();
-        let serving = engine.serve(shutdown.clone());
-        tokio::pin!(serving);
-        tokio::select! {
-            () = &mut serving => {}
-            signal = endings.asked() => {
-                tracing::info!(?signal, "The engine is stopping.");
-                shutdown.cancel();
-                serving.await;
-            }
-        }
+        endings.end(engine.serve(shutdown.clone()), &shutdown).await;
         tracing::info!("The engine has stopped.");
         Ok(())
     })

@@ -30,18 +30,8 @@ pub(crate) fn run() -> Result<(), Failure> {
         let orchestrator =
             Orchestrator::open(config, Arc::new(SystemClock::new())).await.map_err(Failure::usage)?;
         let shutdown = CancellationToken::new();
-        {
-            let serving = orchestrator.serve(listener, shutdown.clone());
-            tokio::pin!(serving);
-            tokio::select! {
-                () = &mut serving => {}
-                signal = endings.asked() => {
-                    tracing::info!(?signal, "The orchestrator is stopping; its engines keep running.");
-                    shutdown.cancel();
-                    serving.await;
-                }
-            }
-        }
+        endings.end(orchestrator.serve(listener, shutdown.clone()), &shutdown).await;
+        tracing::info!("The orchestrator has stopped; its engines keep running.");
         orchestrator.close().await;
         Ok(())
     })

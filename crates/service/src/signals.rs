@@ -1,6 +1,7 @@
 //! The signals that ask a process to end.
 
 use tokio::signal::unix::{SignalKind, signal};
+use tokio_util::sync::CancellationToken;
 
 /// Which signal asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,5 +39,18 @@ impl Endings {
             _ = self.terminate.recv() => Asked::Terminate,
             _ = self.hangup.recv() => Asked::Hangup,
         }
+    }
+
+    /// Runs `serving` until this process is asked to end; then cancels `shutdown` and waits for `serving` to
+    /// finish.
+    pub async fn end(&mut self, serving: impl Future<Output = ()>, shutdown: &CancellationToken) {
+        tokio::pin!(serving);
+        let asked = tokio::select! {
+            () = &mut serving => return,
+            asked = self.asked() => asked,
+        };
+        tracing::info!(?asked, "Asked to end.");
+        shutdown.cancel();
+        serving.await;
     }
 }

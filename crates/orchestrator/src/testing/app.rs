@@ -133,8 +133,18 @@ impl TestApp {
     }
 
     /// Whether any engine is being changed.
-    pub(crate) async fn claimed(&self) -> bool {
+    async fn claimed(&self) -> bool {
         !self.rows("SELECT engine_id FROM engines WHERE claim_kind IS NOT NULL").await.is_empty()
+    }
+
+    /// Waits until no engine is being changed.
+    pub(crate) async fn unclaimed(&self) {
+        let settled = async {
+            while self.claimed().await {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(10), settled).await.expect("an engine stays claimed");
     }
 
     /// Registers a product.

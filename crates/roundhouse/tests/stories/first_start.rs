@@ -9,7 +9,7 @@ use strict_provider::StrictProvider;
 use crate::support::form::ENGINE_RECORD;
 use crate::support::http::{ask, client};
 use crate::support::turn::{completed, shown};
-use crate::support::{Fleet, assert_fields, processes};
+use crate::support::{Fleet, assert_fields, has, processes};
 
 /// The commands that `up` prints: each is one line, indented by two spaces, after a line that ends with a colon.
 fn printed_commands(output: &str) -> Vec<String> {
@@ -54,6 +54,9 @@ async fn printed_commands_work(fleet: &Fleet, output: &str) {
 
 #[tokio::test]
 async fn the_printed_commands_work_as_they_are_and_again_after_a_restart() {
+    if !has("curl") {
+        return;
+    }
     let fleet = Fleet::new();
     let up = fleet.up_by_its_own_word().await;
     printed_commands_work(&fleet, &up.program.output()).await;
@@ -70,6 +73,9 @@ async fn the_printed_commands_work_as_they_are_and_again_after_a_restart() {
 
 #[tokio::test]
 async fn the_printed_commands_work_in_a_folder_with_an_odd_name() {
+    if !has("curl") {
+        return;
+    }
     let fleet = Fleet::in_folder("my fleet's $HOME & \"more\"");
     let up = fleet.up_by_its_own_word().await;
     printed_commands_work(&fleet, &up.program.output()).await;

@@ -91,12 +91,7 @@ async fn lesson_o02_every_cell_of_states_calls_and_faults_ends() {
                 assert!(took <= SECOND * 101, "{cell}: {answer} after {took:?}");
                 // Once the backend is well again, all is in order within a period, and the engine usable.
                 app.backend.mend();
-                let settled = async {
-                    while app.claimed().await {
-                        tokio::time::sleep(Duration::from_millis(1)).await;
-                    }
-                };
-                app.while_time_passes(SECOND, settled).await;
+                app.while_time_passes(SECOND, app.unclaimed()).await;
                 let deleted = app.while_time_passes(SECOND, ask("delete", &product)).await;
                 assert!(
                     ["200 destroyed", "404 ENGINE_NOT_FOUND"].contains(&deleted.as_str()),

@@ -71,9 +71,7 @@ async fn half_done_changes_are_rolled_back_finished_or_void() {
         }
         let app = app.killed().await;
         app.begin().await;
-        while app.claimed().await {
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
+        app.unclaimed().await;
         assert_eq!(short(again!(app, key).get("ann").await), expected);
         assert_eq!(app.ledger().await.last().unwrap(), ledger);
         app.assert_in_order().await;

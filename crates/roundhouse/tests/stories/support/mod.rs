@@ -10,6 +10,8 @@ pub(crate) mod processes;
 pub(crate) mod sse;
 pub(crate) mod turn;
 
+use std::env;
+use std::io::{self, Write as _};
 use std::time::{Duration, Instant};
 
 pub(crate) use fleet::{Engine, Fleet, Product, Up};
@@ -32,6 +34,20 @@ pub(crate) async fn eventually<T>(what: &str, mut probe: impl AsyncFnMut() -> Op
         assert!(start.elapsed() < DEADLINE, "it did not happen within {DEADLINE:?}: {what}");
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
+}
+
+/// Whether `program`, which a story needs, is on this machine. If not, says that the story is skipped, or fails
+/// where everything is required.
+pub(crate) fn has(program: &str) -> bool {
+    let path = env::var_os("PATH").unwrap_or_default();
+    let found = env::split_paths(&path).any(|folder| folder.join(program).is_file());
+    if !found {
+        assert_ne!(env::var("ROUNDHOUSE_REQUIRE_ALL").as_deref(), Ok("1"), "{program} is required");
+        // Past the test harness, which would show it to nobody.
+        writeln!(io::stderr().lock(), "skipped: a story that needs {program}, which is not on this machine")
+            .unwrap();
+    }
+    found
 }
 
 /// Waits for `future`, but not for ever.
