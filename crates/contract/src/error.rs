@@ -25,6 +25,12 @@ pub enum ErrorCode {
     EngineNotFound,
     /// No such task, or none yet.
     TaskNotFound,
+    /// No turn runs on this task.
+    TaskNotRunning,
+    /// No such message in this task.
+    MessageNotFound,
+    /// Nothing waits for a person on this task, or not what was answered.
+    HitlNotPending,
     /// The path exists, the method does not; `Allow` lists those that do.
     MethodNotAllowed,
     /// The slug is in use.
@@ -68,7 +74,13 @@ impl ErrorCode {
             Self::InvalidRequest => 400,
             Self::InvalidPlatformKey | Self::InvalidAdminKey | Self::InvalidEngineKey => 401,
             Self::PolicyDenied => 403,
-            Self::NotFound | Self::ProductNotFound | Self::EngineNotFound | Self::TaskNotFound => 404,
+            Self::NotFound
+            | Self::ProductNotFound
+            | Self::EngineNotFound
+            | Self::TaskNotFound
+            | Self::TaskNotRunning
+            | Self::MessageNotFound
+            | Self::HitlNotPending => 404,
             Self::MethodNotAllowed => 405,
             Self::ProductSlugExists
             | Self::EngineAlreadyExists

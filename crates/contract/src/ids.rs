@@ -37,6 +37,8 @@ pub mod kind {
     pub enum Call {}
     /// A human-in-the-loop request.
     pub enum Hitl {}
+    /// What a person has allowed for good.
+    pub enum Grant {}
 
     impl Kind for Product {
         const PREFIX: &'static str = "prod_";
@@ -62,6 +64,10 @@ pub mod kind {
         const PREFIX: &'static str = "hitl-";
         const NAME: &'static str = "HitlId";
     }
+    impl Kind for Grant {
+        const PREFIX: &'static str = "grant_";
+        const NAME: &'static str = "GrantId";
+    }
 }
 
 /// `prod_…`: identifies a product.
@@ -76,6 +82,8 @@ pub type MessageId = Id<kind::Message>;
 pub type CallId = Id<kind::Call>;
 /// `hitl-…`: identifies a human-in-the-loop request.
 pub type HitlId = Id<kind::Hitl>;
+/// `grant_…`: identifies what a person has allowed for good.
+pub type GrantId = Id<kind::Grant>;
 
 /// An identifier of one [`Kind`] of thing.
 pub struct Id<K> {

@@ -4,6 +4,7 @@
 //! does not exist at all. Every type that comes from outside is checked while it is parsed: a value of one
 //! of these types is valid.
 
+pub mod content;
 pub mod engine;
 pub mod error;
 pub mod event;
@@ -16,8 +17,8 @@ pub mod time;
 pub mod wire;
 
 pub use error::{ErrorBody, ErrorCode, ErrorDetail};
-pub use ids::{CallId, EngineId, MessageId, ProductId, TurnId};
+pub use ids::{CallId, EngineId, GrantId, HitlId, MessageId, ProductId, TurnId};
 pub use image::EngineImage;
 pub use keys::{AdminKey, EngineKey, KeyHash, PlatformKey};
-pub use text::{DisplayName, Slug, TaskId, UserId};
+pub use text::{ClientRequestId, DisplayName, Slug, TaskId, UserId};
 pub use time::Timestamp;

@@ -1,4 +1,4 @@
-//! Texts that callers choose, each with its rule: user and task ids, slugs, display names.
+//! Texts that callers choose, each with its rule: user, task and request ids, slugs, display names.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -28,6 +28,8 @@ pub mod rule {
     pub enum User {}
     /// A caller's name for a conversation thread.
     pub enum Task {}
+    /// A caller's name for a request that it may repeat.
+    pub enum ClientRequest {}
     /// A product's short name.
     pub enum Slug {}
     /// A product's name for people.
@@ -46,6 +48,15 @@ pub mod rule {
         const NAME: &'static str = "TaskId";
         const MUST_BE: &'static str = "1 to 1,024 bytes of UTF-8";
         const MAX_BYTES: usize = 1_024;
+        fn holds(_: &str) -> bool {
+            true
+        }
+    }
+
+    impl Rule for ClientRequest {
+        const NAME: &'static str = "ClientRequestId";
+        const MUST_BE: &'static str = "1 to 256 bytes of UTF-8";
+        const MAX_BYTES: usize = 256;
         fn holds(_: &str) -> bool {
             true
         }
@@ -77,6 +88,8 @@ pub mod rule {
 pub type UserId = Checked<rule::User>;
 /// A caller's name for a conversation thread: 1 to 1,024 bytes of UTF-8.
 pub type TaskId = Checked<rule::Task>;
+/// A caller's name for a request that it may repeat: 1 to 256 bytes of UTF-8.
+pub type ClientRequestId = Checked<rule::ClientRequest>;
 /// A product's unique short name: `^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`.
 pub type Slug = Checked<rule::Slug>;
 /// A product's name for people: 1 to 200 characters, not blank.

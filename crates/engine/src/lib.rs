@@ -10,6 +10,7 @@ pub mod channel;
 pub mod config;
 pub mod http;
 pub mod models;
+mod sabotage;
 #[cfg(test)]
 mod testing;
 pub mod tools;

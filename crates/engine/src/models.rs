@@ -13,6 +13,8 @@ mod http;
 mod openai;
 pub mod scripted;
 
+use bytes::Bytes;
+use contract::content::MediaKind;
 use contract::event::BlockType;
 use contract::{CallId, event};
 use futures::stream::BoxStream;
@@ -129,13 +131,54 @@ pub struct ToolOutcome {
     pub duration_ms: u64,
 }
 
+/// Something a person gave: a text, an image or a document.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+pub enum Content {
+    /// A text.
+    Text {
+        /// The text.
+        text: String,
+    },
+    /// An image or a document.
+    Media(Media),
+}
+
+impl Content {
+    /// The text of `contents`: what is a text, joined by empty lines.
+    pub fn text_of(contents: &[Self]) -> String {
+        let texts = contents.iter().filter_map(|content| match content {
+            Self::Text { text } => Some(text.as_str()),
+            Self::Media(_) => None,
+        });
+        texts.collect::<Vec<_>>().join("\n\n")
+    }
+}
+
+/// An image or a document. Its bytes are stored once, under their hash.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Media {
+    /// What it is shown as.
+    pub kind: MediaKind,
+    /// Its type, such as `image/png`.
+    pub media_type: String,
+    /// Its name, if it has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// The SHA-256 of its bytes, in lower-case hexadecimal digits.
+    pub hash: String,
+    /// Its bytes, where they have been read from the store.
+    #[serde(skip)]
+    pub data: Option<Bytes>,
+}
+
 /// One message of a conversation, as a model is sent it.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Message {
     /// From the user.
     User {
-        /// What the user wrote.
-        text: String,
+        /// What the user wrote and attached; never empty.
+        content: Vec<Content>,
     },
     /// From the model.
     Assistant {
@@ -148,13 +191,22 @@ pub enum Message {
     Results(Vec<ToolReply>),
 }
 
+impl Message {
+    /// A text from the user.
+    pub fn user(text: impl Into<String>) -> Self {
+        Self::User { content: vec![Content::Text { text: text.into() }] }
+    }
+}
+
 /// A tool's result, as a model is sent it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct ToolReply {
     /// The provider's id of the call.
     pub provider_id: String,
     /// What the model is told.
     pub text: String,
+    /// What a person added when they were asked, in the order in which they did.
+    pub remarks: Vec<Content>,
     /// Whether the tool failed.
     pub is_error: bool,
 }
@@ -204,6 +256,12 @@ pub trait ChatModel: Send + Sync {
     /// The model's name, as `usage` tells it and as messages are marked with it.
     fn name(&self) -> &str;
 
+    /// Whether the model takes such media.
+    ///
+    /// # Errors
+    /// Why it does not and what it takes, for a person.
+    fn takes(&self, kind: MediaKind, media_type: &str) -> Result<(), String>;
+
     /// Asks the model. Nothing is sent before the stream is polled, and dropping it breaks the call off.
     fn ask(&self, request: &Request<'_>) -> Parts;
 }
@@ -218,6 +276,8 @@ pub struct ModelError {
     pub message: String,
     /// When the provider wants to be asked again.
     pub retry_after: Option<std::time::Duration>,
+    /// What the failed call cost, as far as the provider had told.
+    pub spent: Tokens,
 }
 
 /// Kinds of failures of a model call.
@@ -240,7 +300,7 @@ pub enum ModelErrorKind {
 impl ModelError {
     /// A failure of `kind`, without a wish for when to be asked again.
     pub fn new(kind: ModelErrorKind, message: impl Into<String>) -> Self {
-        Self { kind, message: message.into(), retry_after: None }
+        Self { kind, message: message.into(), retry_after: None, spent: Tokens::default() }
     }
 }
 

@@ -23,8 +23,62 @@ pub trait Tool: Send + Sync {
     /// tool is simply run again; of any other the model is told that the outcome is unknown.
     fn idempotent(&self) -> bool;
 
-    /// Runs it.
-    fn run(&self, input: Value) -> BoxFuture<'_, Result<ToolOutput, ToolError>>;
+    /// Whether it needs a person's leave where nobody has decided otherwise.
+    fn permission(&self) -> Permission;
+
+    /// What a person is told of a call that wants leave: what will happen, in words that they can judge.
+    fn leave_for(&self, input: &Value) -> String {
+        format!("Allow `{}` with this input? {input}", self.spec().name)
+    }
+
+    /// Runs it. A tool that asks a person something is run again with the answer; what it did before it asked is
+    /// then on record as done.
+    fn run(&self, invocation: Invocation) -> BoxFuture<'_, Result<ToolStep, ToolError>>;
+}
+
+/// Whether a tool may be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Permission {
+    /// Without asking.
+    Allow,
+    /// If a person gives leave.
+    Ask,
+    /// Never.
+    Deny,
+}
+
+/// What a tool is run with.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Invocation {
+    /// What the model gave it, a JSON object.
+    pub input: Value,
+    /// The answers to what it asked so far, oldest first.
+    pub answers: Vec<PersonsAnswer>,
+}
+
+/// A person's answer to what a tool asked. What else the person said reaches the model by itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PersonsAnswer {
+    /// The answer.
+    pub answer: String,
+}
+
+/// How far a run of a tool came.
+#[derive(Clone, Debug, PartialEq)]
+pub enum ToolStep {
+    /// To its end.
+    Done(ToolOutput),
+    /// To a question for a person.
+    Ask(Question),
+}
+
+/// A question for a person.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Question {
+    /// The text to show.
+    pub text: String,
+    /// Answers to choose from, if there are some; another answer is taken too.
+    pub options: Option<Vec<String>>,
 }
 
 /// What a tool gives.

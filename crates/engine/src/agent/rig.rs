@@ -14,7 +14,7 @@ use tokio::sync::Semaphore;
 use super::*;
 use crate::models::{ToolSpec, config};
 use crate::testing::{HastyClock, Seen, read_all, task_id, within};
-use crate::tools::{Tool, ToolError, ToolOutput};
+use crate::tools::{Invocation, Permission, Tool, ToolError, ToolOutput, ToolStep};
 
 /// Both protocols, for tests of what must be the same over either.
 pub(super) const WIRES: [Wire; 2] = [Wire::AnthropicMessages, Wire::OpenAiChat];
@@ -251,11 +251,16 @@ impl Tool for Gated {
         self.idempotent
     }
 
-    fn run(&self, _: Value) -> BoxFuture<'_, Result<ToolOutput, ToolError>> {
+    fn permission(&self) -> Permission {
+        Permission::Allow
+    }
+
+    fn run(&self, _: Invocation) -> BoxFuture<'_, Result<ToolStep, ToolError>> {
         Box::pin(async {
             self.runs.fetch_add(1, Ordering::Release);
             self.may_end.acquire().await.unwrap().forget();
-            Ok(ToolOutput { text: "let go".into(), working_memory: Vec::new() })
+            let text = "let go".into();
+            Ok(ToolStep::Done(ToolOutput { text, working_memory: Vec::new() }))
         })
     }
 }

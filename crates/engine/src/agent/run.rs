@@ -18,7 +18,7 @@ use crate::brain::WriteError;
 use crate::brain::steps::{Step, TurnOutcome};
 use crate::channel::{Record, Recorder};
 use crate::models::{Answer, ModelError, ModelErrorKind, Part, Request, Retry, ToolOutcome, ToolUse};
-use crate::tools::{Tool, ToolOutput};
+use crate::tools::{Invocation, Tool, ToolOutput, ToolStep};
 
 /// See the module.
 pub(super) struct TurnRun {
@@ -318,13 +318,16 @@ pub(super) async fn end_errored(
 /// Runs one tool. What goes wrong in it becomes the call's outcome.
 async fn run(call: ToolUse, tool: Arc<dyn Tool>) -> (ToolUse, ToolOutcome, Vec<(String, serde_json::Value)>) {
     let began = std::time::Instant::now();
-    let result = AssertUnwindSafe(tool.run(call.input.clone())).catch_unwind().await;
+    let result = AssertUnwindSafe(tool.run(Invocation { input: call.input.clone(), answers: Vec::new() }))
+        .catch_unwind()
+        .await;
     let duration_ms = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
     let failed = |error: String| ToolOutcome { output: String::new(), error: Some(error), duration_ms };
     let (outcome, memory) = match result {
-        Ok(Ok(ToolOutput { text, working_memory })) => {
+        Ok(Ok(ToolStep::Done(ToolOutput { text, working_memory }))) => {
             (ToolOutcome { output: text, error: None, duration_ms }, working_memory)
         }
+        Ok(Ok(ToolStep::Ask(_))) => (failed("nobody can be asked".into()), Vec::new()),
         Ok(Err(error)) => (failed(error.0), Vec::new()),
         Err(_) => (failed("the tool crashed".into()), Vec::new()),
     };

@@ -11,7 +11,7 @@ use super::rig::{Gated, Rig, WIRES, check_turn, final_text, transcript};
 use super::*;
 use crate::models::ToolSpec;
 use crate::testing::{Seen, next_events, read_all, read_until, shown_text, task_id};
-use crate::tools::{Tool, ToolError, ToolOutput};
+use crate::tools::{Invocation, Permission, Tool, ToolError, ToolStep};
 
 fn tokens(input: u64, output: u64) -> Usage {
     Usage { input: Some(input), output: Some(output), cache_read: 7, cache_write: 0, reasoning: Some(3) }
@@ -103,7 +103,11 @@ impl Tool for Crashing {
         false
     }
 
-    fn run(&self, _: Value) -> BoxFuture<'_, Result<ToolOutput, ToolError>> {
+    fn permission(&self) -> Permission {
+        Permission::Allow
+    }
+
+    fn run(&self, _: Invocation) -> BoxFuture<'_, Result<ToolStep, ToolError>> {
         Box::pin(async { panic!("on purpose") })
     }
 }

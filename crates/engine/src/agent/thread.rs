@@ -114,7 +114,7 @@ impl Thread {
                         }
                         None => thread.insert(Self { messages: Vec::new(), calls: Vec::new(), turn }),
                     };
-                    thread.messages.push(Message::User { text: message });
+                    thread.messages.push(Message::user(message));
                     thread.turn.step_ts = ts;
                 }
                 (step, Some(thread)) => thread.apply(step, ts),
@@ -205,7 +205,7 @@ impl Thread {
                 None if intended => (OUTCOME_UNKNOWN.to_owned(), true),
                 None => (NEVER_RUN.to_owned(), true),
             };
-            ToolReply { provider_id: call.provider_id, text, is_error }
+            ToolReply { provider_id: call.provider_id, text, remarks: Vec::new(), is_error }
         });
         self.messages.push(Message::Results(replies.collect()));
     }

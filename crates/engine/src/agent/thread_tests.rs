@@ -231,10 +231,11 @@ proptest! {
 
 #[test]
 fn the_conversation_check_goes_red() {
-    let user = || Message::User { text: "q".into() };
+    let user = || Message::user("q");
     let assistant = |answer: &Answer| Message::Assistant { model: "m".into(), blocks: answer.blocks.clone() };
     let reply = |call: &ToolUse| ToolReply {
         provider_id: call.provider_id.clone(),
+        remarks: Vec::new(),
         text: String::new(),
         is_error: false,
     };

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 
 use contract::CallId;
+use contract::content::MediaKind;
 use contract::event::BlockType;
 use reqwest::header::HeaderName;
 use secrecy::SecretString;
@@ -12,7 +13,8 @@ use sse_stream::Sse;
 
 use super::http::{Decoder, Endpoint, call, insert};
 use super::{
-    Answer, Block, ChatModel, Message, ModelError, ModelErrorKind, Part, Parts, Request, Tokens, ToolUse,
+    Answer, Block, ChatModel, Content, Message, ModelError, ModelErrorKind, Part, Parts, Request, Tokens,
+    ToolUse,
 };
 
 /// The most that an answer may have where nothing is configured; all current models take it.
@@ -45,6 +47,10 @@ impl ChatModel for Anthropic {
         &self.model
     }
 
+    fn takes(&self, _: MediaKind, _: &str) -> Result<(), String> {
+        Err("this model takes no media".into())
+    }
+
     fn ask(&self, request: &Request<'_>) -> Parts {
         call(self.endpoint.clone(), body(&self.model, request), Decoding::default())
     }
@@ -72,7 +78,10 @@ fn body(model: &str, request: &Request<'_>) -> Value {
 
 fn messages(model: &str, messages: &[Message]) -> Vec<Value> {
     let message = |message: &Message| match message {
-        Message::User { text } => json!({"role": "user", "content": [{"type": "text", "text": text}]}),
+        Message::User { content } => {
+            let text = Content::text_of(content);
+            json!({"role": "user", "content": [{"type": "text", "text": text}]})
+        }
         Message::Assistant { model: author, blocks } => {
             let content = blocks.iter().filter_map(|each| block(each, author == model));
             json!({"role": "assistant", "content": content.collect::<Vec<_>>()})

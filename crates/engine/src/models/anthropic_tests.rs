@@ -186,15 +186,16 @@ fn conversation() -> Vec<Message> {
     let ours = vec![thinking, redacted, text("\n\n"), text("I read."), call("toolu_1"), call("toolu_2")];
     let reply = |provider_id: &str, text: &str, is_error| ToolReply {
         provider_id: provider_id.into(),
+        remarks: Vec::new(),
         text: text.into(),
         is_error,
     };
     vec![
-        Message::User { text: "read it".into() },
+        Message::user("read it"),
         Message::Assistant { model: "m".into(), blocks: ours },
         Message::Results(vec![reply("toolu_1", "green", false), reply("toolu_2", "no such file", true)]),
         Message::Assistant { model: "m".into(), blocks: vec![unsigned] },
-        Message::User { text: "and?".into() },
+        Message::user("and?"),
     ]
 }
 
@@ -233,7 +234,7 @@ fn another_model_is_not_shown_the_reasoning() {
 
 #[test]
 fn tools_and_thinking_are_sent_where_there_are_any() {
-    let messages = [Message::User { text: "hi".into() }];
+    let messages = [Message::user("hi")];
     let plain = body("m", &request(&messages));
     let fields: Vec<&String> = plain.as_object().unwrap().keys().collect();
     assert_eq!(fields, ["max_tokens", "messages", "model", "stream", "system"]);

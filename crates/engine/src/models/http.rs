@@ -157,7 +157,7 @@ async fn refusal(response: reqwest::Response) -> ModelError {
         text("/error/code") == Some("insufficient_quota") || said.contains("credit balance is too low");
     let kind = if out_of_credit { ModelErrorKind::Quota } else { classify(status, should_retry) };
     let said: String = said.chars().take(1_000).collect();
-    ModelError { kind, message: format!("the provider answered {status}: {said}"), retry_after }
+    ModelError { retry_after, ..ModelError::new(kind, format!("the provider answered {status}: {said}")) }
 }
 
 /// What a status means for the next attempt. `x-should-retry`, which the vendors' SDKs obey, has the last word where

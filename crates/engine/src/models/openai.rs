@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 
 use contract::CallId;
+use contract::content::MediaKind;
 use contract::event::BlockType;
 use reqwest::header::AUTHORIZATION;
 use secrecy::SecretString;
@@ -12,7 +13,8 @@ use sse_stream::Sse;
 
 use super::http::{Decoder, Endpoint, call, insert};
 use super::{
-    Answer, Block, ChatModel, Message, ModelError, ModelErrorKind, Part, Parts, Request, Tokens, ToolUse,
+    Answer, Block, ChatModel, Content, Message, ModelError, ModelErrorKind, Part, Parts, Request, Tokens,
+    ToolUse,
 };
 
 /// A model that speaks OpenAI Chat Completions.
@@ -38,6 +40,10 @@ impl OpenAi {
 impl ChatModel for OpenAi {
     fn name(&self) -> &str {
         &self.model
+    }
+
+    fn takes(&self, _: MediaKind, _: &str) -> Result<(), String> {
+        Err("this model takes no media".into())
     }
 
     fn ask(&self, request: &Request<'_>) -> Parts {
@@ -73,7 +79,7 @@ fn body(model: &str, request: &Request<'_>) -> Value {
 
 fn message(message: &Message) -> Vec<Value> {
     match message {
-        Message::User { text } => vec![json!({"role": "user", "content": text})],
+        Message::User { content } => vec![json!({"role": "user", "content": Content::text_of(content)})],
         Message::Assistant { blocks, .. } => vec![assistant(blocks)],
         Message::Results(replies) => {
             let reply = |reply: &super::ToolReply| json!({"role": "tool", "tool_call_id": reply.provider_id, "content": reply.text});

@@ -155,10 +155,14 @@ fn what_the_model_said_goes_back_in_this_protocols_form() {
     };
     let thinking = Block::Thinking { thinking: "Hm".into(), signature: Some("c2ln".into()) };
     let text = |text: &str| Block::Text { text: text.into() };
-    let reply =
-        |id: &str, text: &str| ToolReply { provider_id: id.into(), text: text.into(), is_error: false };
+    let reply = |id: &str, text: &str| ToolReply {
+        provider_id: id.into(),
+        remarks: Vec::new(),
+        text: text.into(),
+        is_error: false,
+    };
     let messages = [
-        Message::User { text: "read it".into() },
+        Message::user("read it"),
         Message::Assistant {
             model: "m".into(),
             blocks: vec![thinking, text("I "), text("read."), call("c1"), call("c2")],
@@ -167,7 +171,7 @@ fn what_the_model_said_goes_back_in_this_protocols_form() {
         Message::Assistant { model: "m".into(), blocks: vec![call("c3")] },
         Message::Results(vec![reply("c3", "red")]),
         Message::Assistant { model: "m".into(), blocks: Vec::new() },
-        Message::User { text: "and?".into() },
+        Message::user("and?"),
     ];
     let tools = [ToolSpec {
         name: "read_file".into(),

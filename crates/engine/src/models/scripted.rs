@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use contract::CallId;
+use contract::content::MediaKind;
 use contract::event::BlockType;
 use futures::StreamExt as _;
 use regex_lite::{Captures, Regex};
@@ -14,7 +15,8 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::{
-    Answer, Block, ChatModel, Message, ModelError, ModelErrorKind, Part, Parts, Request, Tokens, ToolUse,
+    Answer, Block, ChatModel, Content, Message, ModelError, ModelErrorKind, Part, Parts, Request, Tokens,
+    ToolUse,
 };
 
 /// The script that is used where `LLM_SCRIPT_PATH` names none.
@@ -139,8 +141,8 @@ impl Script {
     fn answer(&self, messages: &[Message]) -> ScriptedAnswer {
         let asked = messages.iter().rposition(|message| matches!(message, Message::User { .. }));
         let (said, since) = match asked.and_then(|at| messages.split_at_checked(at)) {
-            Some((_, [Message::User { text }, since @ ..])) => (text.as_str(), since),
-            _ => ("", messages),
+            Some((_, [Message::User { content }, since @ ..])) => (Content::text_of(content), since),
+            _ => (String::new(), messages),
         };
         let step = since.iter().filter(|message| matches!(message, Message::Assistant { .. })).count();
         let result = since.iter().rev().find_map(|message| match message {
@@ -148,7 +150,7 @@ impl Script {
             _ => None,
         });
         for rule in &self.rules {
-            if let Some(captures) = rule.when.captures(said)
+            if let Some(captures) = rule.when.captures(&said)
                 && let Some(answer) = rule.answers.get(step).or(rule.answers.last())
             {
                 return answer.filled(&captures, result.unwrap_or_default());
@@ -198,6 +200,10 @@ impl ChatModel for Scripted {
         &self.model
     }
 
+    fn takes(&self, _: MediaKind, _: &str) -> Result<(), String> {
+        Ok(())
+    }
+
     fn ask(&self, request: &Request<'_>) -> Parts {
         let answer = self.script.answer(request.messages);
         let pause = Duration::from_millis(answer.delay_ms);
@@ -215,7 +221,7 @@ impl ChatModel for Scripted {
 /// Nobody bills these tokens; about four bytes each make the figures plausible.
 fn prompt_tokens(request: &Request<'_>) -> u64 {
     let bytes = request.messages.iter().map(|message| match message {
-        Message::User { text } => text.len(),
+        Message::User { content } => Content::text_of(content).len(),
         Message::Assistant { blocks, .. } => blocks.iter().map(block_bytes).sum(),
         Message::Results(replies) => replies.iter().map(|reply| reply.text.len()).sum(),
     });

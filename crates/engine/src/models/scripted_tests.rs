@@ -12,7 +12,7 @@ fn script(text: &str) -> Script {
 }
 
 fn user(text: &str) -> Message {
-    Message::User { text: text.into() }
+    Message::user(text)
 }
 
 /// All parts of the answer to `messages`.
@@ -34,6 +34,7 @@ fn go_on(messages: &mut Vec<Message>, answer: &Answer, result: &str) {
     messages.push(Message::Assistant { model: "scripted".into(), blocks: answer.blocks.clone() });
     let reply = |call: &ToolUse| ToolReply {
         provider_id: call.provider_id.clone(),
+        remarks: Vec::new(),
         text: result.into(),
         is_error: false,
     };

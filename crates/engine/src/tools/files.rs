@@ -13,7 +13,7 @@ use rustix::fs::{Dir, FileType, Mode, OFlags, ResolveFlags};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::{Tool, ToolError, ToolOutput, parse};
+use super::{Invocation, Permission, Tool, ToolError, ToolOutput, ToolStep, parse};
 use crate::models::ToolSpec;
 
 /// How much of a file the model is given.
@@ -103,12 +103,12 @@ impl Workspace {
     async fn blocking(
         &self,
         work: impl FnOnce(Self) -> Result<String, ToolError> + Send + 'static,
-    ) -> Result<ToolOutput, ToolError> {
+    ) -> Result<ToolStep, ToolError> {
         let workspace = self.clone();
         let text = tokio::task::spawn_blocking(move || work(workspace))
             .await
             .map_err(|error| ToolError(format!("the tool failed: {error}")))??;
-        Ok(ToolOutput { text, working_memory: Vec::new() })
+        Ok(ToolStep::Done(ToolOutput { text, working_memory: Vec::new() }))
     }
 }
 
@@ -142,9 +142,13 @@ impl Tool for ReadFile {
         true
     }
 
-    fn run(&self, input: Value) -> BoxFuture<'_, Result<ToolOutput, ToolError>> {
+    fn permission(&self) -> Permission {
+        Permission::Allow
+    }
+
+    fn run(&self, invocation: Invocation) -> BoxFuture<'_, Result<ToolStep, ToolError>> {
         Box::pin(async move {
-            let PathInput { path } = parse(input)?;
+            let PathInput { path } = parse(invocation.input)?;
             self.0.blocking(move |workspace| workspace.read(&path)).await
         })
     }
@@ -172,9 +176,13 @@ impl Tool for ListFiles {
         true
     }
 
-    fn run(&self, input: Value) -> BoxFuture<'_, Result<ToolOutput, ToolError>> {
+    fn permission(&self) -> Permission {
+        Permission::Allow
+    }
+
+    fn run(&self, invocation: Invocation) -> BoxFuture<'_, Result<ToolStep, ToolError>> {
         Box::pin(async move {
-            let PathInput { path } = parse(input)?;
+            let PathInput { path } = parse(invocation.input)?;
             self.0.blocking(move |workspace| workspace.list(&path)).await
         })
     }

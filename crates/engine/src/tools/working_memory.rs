@@ -4,7 +4,7 @@ use futures::future::BoxFuture;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::{Tool, ToolError, ToolOutput, parse};
+use super::{Invocation, Permission, Tool, ToolError, ToolOutput, ToolStep, parse};
 use crate::models::ToolSpec;
 
 /// The longest key, in bytes.
@@ -43,16 +43,21 @@ impl Tool for WorkingMemorySet {
         true
     }
 
-    fn run(&self, input: Value) -> BoxFuture<'_, Result<ToolOutput, ToolError>> {
+    fn permission(&self) -> Permission {
+        Permission::Allow
+    }
+
+    fn run(&self, invocation: Invocation) -> BoxFuture<'_, Result<ToolStep, ToolError>> {
         Box::pin(async move {
-            let Input { key, value } = parse(input)?;
+            let Input { key, value } = parse(invocation.input)?;
             if key.is_empty() || key.len() > MAX_KEY {
                 return Err(ToolError(format!("`key` must be 1 to {MAX_KEY} bytes long")));
             }
             if value.to_string().len() > MAX_VALUE {
                 return Err(ToolError(format!("`value` must be at most {MAX_VALUE} bytes of JSON")));
             }
-            Ok(ToolOutput { text: format!("kept under `{key}`"), working_memory: vec![(key, value)] })
+            let text = format!("kept under `{key}`");
+            Ok(ToolStep::Done(ToolOutput { text, working_memory: vec![(key, value)] }))
         })
     }
 }

@@ -1,0 +1,277 @@
+//! Content that a person attaches: texts, images and documents.
+//!
+//! Two forms are taken. The plain one, `{"type": "image", "media_type": …, "data": <base64>, "name"?: …}`, and the
+//! vendors' one, in which the data stands in a `source`: `{"type": "image", "source": {"type": "base64",
+//! "media_type": …, "data": …}}`, or, for documents, `{"type": "text", "media_type": "text/plain", "data": <text>}`.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+/// The most blocks in one request.
+pub const MAX_CONTENT_BLOCKS: usize = 100;
+
+/// One block of `media` or `content_blocks`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "Wire", into = "Wire")]
+pub enum ContentBlock {
+    /// A text.
+    Text(String),
+    /// An image or a document.
+    Media(Media),
+}
+
+/// An image or a document.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Media {
+    /// What it is shown as.
+    pub kind: MediaKind,
+    /// Its type, such as `image/png`: lower case, without parameters.
+    pub media_type: String,
+    /// Its name, if it has one.
+    pub name: Option<String>,
+    /// Its bytes.
+    pub data: Vec<u8>,
+}
+
+impl std::fmt::Debug for Media {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { kind, media_type, name, data } = self;
+        write!(formatter, "Media({kind:?}, {media_type}, {name:?}, {} bytes)", data.len())
+    }
+}
+
+/// What media is shown as.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum MediaKind {
+    /// An image.
+    Image,
+    /// A document.
+    Document,
+}
+
+/// Content that is not as it must be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ContentError {
+    /// It is in neither form.
+    #[error("must have `media_type` and `data`, or a `source` that has them")]
+    NoData,
+    /// Data is given twice.
+    #[error("must have either `data` or `source`, not both")]
+    TwoForms,
+    /// The source is of a type that is not taken.
+    #[error("`source.type` must be `base64`, or `text` for a document")]
+    Source,
+    /// The data cannot be decoded.
+    #[error("`data` must be base64")]
+    Base64,
+    /// The data is empty.
+    #[error("`data` must not be empty")]
+    Empty,
+    /// The media type is not one.
+    #[error("`media_type` must be a type such as `image/png`, without parameters")]
+    MediaType,
+    /// An image of another type.
+    #[error("`media_type` of an image must begin with `image/`")]
+    NoImage,
+    /// The text is blank.
+    #[error("`text` must not be empty or blank")]
+    BlankText,
+    /// The name is too long.
+    #[error("`name` must be at most 255 bytes without control characters")]
+    Name,
+}
+
+/// A content block as it is written.
+#[derive(Serialize, Deserialize, ToSchema)]
+#[serde(tag = "type", rename_all = "snake_case")]
+enum Wire {
+    /// A text.
+    Text {
+        /// The text.
+        text: String,
+    },
+    /// An image.
+    Image(WireMedia),
+    /// A document.
+    Document(WireMedia),
+}
+
+/// An image or a document as it is written: with `media_type` and `data`, or with a `source` that has them.
+#[derive(Serialize, Deserialize, ToSchema)]
+struct WireMedia {
+    /// Its type, such as `image/png`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    media_type: Option<String>,
+    /// Its bytes in base64.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    data: Option<String>,
+    /// The vendors' form.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    source: Option<Source>,
+    /// Its name.
+    #[serde(default, skip_serializing_if = "Option::is_none", alias = "title")]
+    name: Option<String>,
+}
+
+/// The vendors' form of data.
+#[derive(Serialize, Deserialize, ToSchema)]
+struct Source {
+    /// `base64`, or `text` for a document.
+    #[serde(rename = "type")]
+    kind: String,
+    /// Its type, such as `image/png`.
+    #[serde(default)]
+    media_type: Option<String>,
+    /// Its bytes in base64, or its text.
+    #[serde(default)]
+    data: Option<String>,
+}
+
+impl TryFrom<Wire> for ContentBlock {
+    type Error = ContentError;
+
+    fn try_from(wire: Wire) -> Result<Self, ContentError> {
+        match wire {
+            Wire::Text { text } if text.trim().is_empty() => Err(ContentError::BlankText),
+            Wire::Text { text } => Ok(Self::Text(text)),
+            Wire::Image(media) => media.parse(MediaKind::Image).map(Self::Media),
+            Wire::Document(media) => media.parse(MediaKind::Document).map(Self::Media),
+        }
+    }
+}
+
+impl WireMedia {
+    fn parse(self, kind: MediaKind) -> Result<Media, ContentError> {
+        let Self { media_type, data, source, name } = self;
+        let (media_type, data, is_text) = match (data, source) {
+            (Some(_), Some(_)) => return Err(ContentError::TwoForms),
+            (Some(data), None) => (media_type, data, false),
+            (None, None) => return Err(ContentError::NoData),
+            (None, Some(source)) => {
+                let is_text = match source.kind.as_str() {
+                    "base64" => false,
+                    "text" if kind == MediaKind::Document => true,
+                    _ => return Err(ContentError::Source),
+                };
+                let data = source.data.ok_or(ContentError::NoData)?;
+                let media_type = source.media_type.or_else(|| is_text.then(|| "text/plain".into()));
+                (media_type, data, is_text)
+            }
+        };
+        let media_type = media_type.ok_or(ContentError::NoData)?.to_ascii_lowercase();
+        let (main, sub) = media_type.split_once('/').ok_or(ContentError::MediaType)?;
+        if media_type.len() > 127 || !is_token(main) || !is_token(sub) {
+            return Err(ContentError::MediaType);
+        }
+        if kind == MediaKind::Image && main != "image" {
+            return Err(ContentError::NoImage);
+        }
+        if name.as_ref().is_some_and(|name| name.len() > 255 || name.chars().any(char::is_control)) {
+            return Err(ContentError::Name);
+        }
+        let data = if is_text {
+            data.into_bytes()
+        } else {
+            STANDARD.decode(data).map_err(|_| ContentError::Base64)?
+        };
+        if data.is_empty() {
+            return Err(ContentError::Empty);
+        }
+        Ok(Media { kind, media_type, name, data })
+    }
+}
+
+/// Whether this is a part of a media type (RFC 6838, section 4.2).
+fn is_token(text: &str) -> bool {
+    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$&-^_.+".contains(&byte);
+    !text.is_empty() && text.bytes().all(allowed)
+}
+
+impl From<ContentBlock> for Wire {
+    fn from(block: ContentBlock) -> Self {
+        match block {
+            ContentBlock::Text(text) => Self::Text { text },
+            ContentBlock::Media(Media { kind, media_type, name, data }) => {
+                let data = Some(STANDARD.encode(data));
+                let media = WireMedia { media_type: Some(media_type), data, source: None, name };
+                match kind {
+                    MediaKind::Image => Self::Image(media),
+                    MediaKind::Document => Self::Document(media),
+                }
+            }
+        }
+    }
+}
+
+impl utoipa::PartialSchema for ContentBlock {
+    fn schema() -> utoipa::openapi::RefOr<utoipa::openapi::Schema> {
+        Wire::schema()
+    }
+}
+
+impl utoipa::ToSchema for ContentBlock {
+    fn name() -> std::borrow::Cow<'static, str> {
+        "ContentBlock".into()
+    }
+
+    fn schemas(schemas: &mut Vec<(String, utoipa::openapi::RefOr<utoipa::openapi::Schema>)>) {
+        Wire::schemas(schemas);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn parse(value: Value) -> Result<ContentBlock, String> {
+        serde_json::from_value(value).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn both_forms_mean_the_same_and_are_written_in_the_plain_one() {
+        let plain = json!({"type": "image", "media_type": "image/png", "data": "aGk=", "name": "hi.png"});
+        let block = parse(plain.clone()).unwrap();
+        let source = json!({"type": "base64", "media_type": "Image/PNG", "data": "aGk="});
+        assert_eq!(block, parse(json!({"type": "image", "source": source, "name": "hi.png"})).unwrap());
+        assert_eq!(serde_json::to_value(&block).unwrap(), plain);
+        let text = json!({"type": "document", "source": {"type": "text", "data": "hi"}, "title": "a"});
+        let expected = Media {
+            kind: MediaKind::Document,
+            media_type: "text/plain".into(),
+            name: Some("a".into()),
+            data: b"hi".into(),
+        };
+        assert_eq!(parse(text), Ok(ContentBlock::Media(expected)));
+        assert_eq!(parse(json!({"type": "text", "text": "x"})), Ok(ContentBlock::Text("x".into())));
+    }
+
+    #[test]
+    fn what_is_wrong_is_said() {
+        let image = |fields: Value| {
+            let mut all = json!({"type": "image"});
+            all.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+            all
+        };
+        for (value, words) in [
+            (json!({"type": "text", "text": " "}), "`text` must not be empty"),
+            (json!({"type": "sound"}), "unknown variant `sound`"),
+            (image(json!({})), "must have `media_type` and `data`"),
+            (image(json!({"data": "aGk="})), "must have `media_type` and `data`"),
+            (image(json!({"media_type": "image/png", "data": "%"})), "must be base64"),
+            (image(json!({"media_type": "image/png", "data": ""})), "must not be empty"),
+            (image(json!({"media_type": "png", "data": "aGk="})), "must be a type such as"),
+            (image(json!({"media_type": "image/png;q=1", "data": "aGk="})), "without parameters"),
+            (image(json!({"media_type": "text/plain", "data": "aGk="})), "must begin with `image/`"),
+            (image(json!({"source": {"type": "url", "url": "http://x"}})), "`source.type` must be"),
+            (image(json!({"data": "aGk=", "source": {"type": "base64"}})), "not both"),
+        ] {
+            let error = parse(value.clone()).unwrap_err();
+            assert!(error.contains(words), "{value}: {error}");
+        }
+    }
+}

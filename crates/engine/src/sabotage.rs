@@ -1,0 +1,65 @@
+//! Saboteurs: each breaks one guarantee on purpose, to show that the test of that guarantee goes red.
+//!
+//! They exist only in a build with the feature `sabotage`, which no release has, and act only where
+//! `ROUNDHOUSE_SABOTEUR` names one. `docs/lessons.md` pairs them with their tests.
+
+/// Who breaks what.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(not(feature = "sabotage"), expect(dead_code, reason = "named where they would act"))]
+pub(crate) enum Saboteur {
+    /// Runs a tool without its intent on record.
+    SkipIntent,
+    /// Gives two events one `ts`.
+    RepeatTs,
+    /// Shows events before they are stored.
+    PublishBeforeCommit,
+    /// Runs a tool again whose outcome is unknown.
+    RerunTool,
+    /// Forgets, at a start, what waits for a person.
+    ForgetPending,
+    /// Takes a second answer to one request.
+    AnswerTwice,
+    /// Leaves calls without results in the history.
+    LeaveCallsOpen,
+    /// Sends thinking without its signature.
+    DropSignatures,
+    /// Keeps everything of a turn in memory when it has ended.
+    LeakTurns,
+    /// Stores the whole thread again with each turn.
+    StoreThread,
+    /// Forgets what clients were told of a model step that is repeated.
+    ForgetTold,
+    /// Says that a turn is cancelled and lets it run.
+    IgnoreCancel,
+    /// Does not count the starts that take a turn up.
+    ForgetStarts,
+}
+
+/// Whether `saboteur` is at work.
+#[cfg(feature = "sabotage")]
+pub(crate) fn by(saboteur: Saboteur) -> bool {
+    static AT_WORK: std::sync::LazyLock<Option<String>> =
+        std::sync::LazyLock::new(|| std::env::var("ROUNDHOUSE_SABOTEUR").ok());
+    AT_WORK.as_deref().is_some_and(|name| name == saboteur.name())
+}
+
+/// No saboteur is ever at work in this build.
+#[cfg(not(feature = "sabotage"))]
+pub(crate) const fn by(_: Saboteur) -> bool {
+    false
+}
+
+#[cfg(feature = "sabotage")]
+impl Saboteur {
+    /// The name by which `ROUNDHOUSE_SABOTEUR` calls it: the variant's, in snake case.
+    fn name(self) -> String {
+        let mut name = String::new();
+        for letter in format!("{self:?}").chars() {
+            if letter.is_ascii_uppercase() && !name.is_empty() {
+                name.push('_');
+            }
+            name.push(letter.to_ascii_lowercase());
+        }
+        name
+    }
+}
