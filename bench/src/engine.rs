@@ -88,6 +88,7 @@ impl Engine {
             retry_message_id: None,
             max_turns: None,
             super_thinking: false,
+            client_request_id: None,
         };
         let request = client.request(Method::POST, "/execute").header(ENGINE_KEY_HEADER, self.key.expose());
         Ok(request.body(Full::from(serde_json::to_vec(&body)?))?)

@@ -227,6 +227,32 @@ pub enum HitlKind {
     Question,
 }
 
+impl HitlKind {
+    /// The kind as it is written.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Permission => "permission",
+            Self::Question => "question",
+        }
+    }
+}
+
+impl std::str::FromStr for HitlKind {
+    type Err = UnknownHitlKind;
+
+    fn from_str(text: &str) -> Result<Self, UnknownHitlKind> {
+        [Self::Permission, Self::Question]
+            .into_iter()
+            .find(|kind| kind.as_str() == text)
+            .ok_or(UnknownHitlKind)
+    }
+}
+
+/// A kind that there is not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("must be `permission` or `question`")]
+pub struct UnknownHitlKind;
+
 /// The data of `hitl_resolved`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct HitlResolved {

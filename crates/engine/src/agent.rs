@@ -1,38 +1,50 @@
 //! The agent: turns, begun by requests and taken up again after a restart.
 
+mod branch;
+mod calls;
+mod ending;
+mod error;
+mod keeper;
+mod life;
+mod listing;
+mod order;
+mod people;
 mod run;
+mod running;
 mod stream;
+mod tasks;
 mod telling;
 mod thread;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use contract::engine::Execute;
-use contract::event::{Event, Failure, FailureCode, Lifecycle};
-use contract::{MessageId, TaskId, TurnId};
+use contract::engine::{Execute, HitlRespond};
+use contract::event::{Event, Lifecycle};
+use contract::{HitlId, MessageId, TaskId, TurnId};
 use service::clock::Clock;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::Instrument as _;
 
-use crate::brain::steps::{Step, TurnOptions};
-use crate::brain::{BlockCounts, Brain, OpenTurn, WriteError};
+use crate::brain::steps::{Opened, Step};
+use crate::brain::{Brain, Cut, NewTurn, RequestName};
 use crate::channel::{Channels, Follow, Reader, Record, Recorder};
-use crate::models::Gateway;
+use crate::models::{Content, Gateway};
 use crate::tools::Toolbox;
-use run::{Told, TurnRun};
-use stream::{Blocks, block_stop};
-use telling::Telling;
-use thread::{LoadError, Thread};
+pub use error::AgentError;
+use life::{Life, blocking};
+use order::Order;
+use people::Response;
+use running::{Command, Inbox, Registration, Running, Turns};
+use stream::Blocks;
+use thread::Thread;
 
-/// The most model calls of a turn where the request does not say.
-const DEFAULT_MAX_TURNS: u64 = 50;
-/// How many turns may run at once.
+/// How many turns may be at work at once. Those that wait for a person are not counted.
 const MAX_TURNS_AT_ONCE: usize = 256;
-/// How many starts of the engine may take a turn up without it getting on.
-const RESUME_LIMIT: u32 = 8;
+/// How many bytes of text may wait to be stored, over all turns, before no more turns are begun.
+const MAX_WAITING_BYTES: usize = 64 * 1024 * 1024;
 
 /// What a turn works with.
 pub(crate) struct Means {
@@ -41,6 +53,10 @@ pub(crate) struct Means {
     pub(crate) clock: Arc<dyn Clock>,
     /// Who the agent is: the first thing that every model is told.
     pub(crate) soul: String,
+    /// How long a person may take to answer.
+    pub(crate) hitl_ttl: Duration,
+    /// How long the deltas of a turn that has ended are kept.
+    pub(crate) replay_ttl: Duration,
 }
 
 /// See the module.
@@ -49,42 +65,28 @@ pub struct Agent {
     channels: Channels,
     means: Arc<Means>,
     places: Arc<Semaphore>,
+    running: Running,
     turns: TaskTracker,
+    /// Cancelled when the engine stops: no turn is begun, and those at work stop after their step.
     stopping: CancellationToken,
+    /// Cancelled when a stop waits for no turn any more.
+    stopped: CancellationToken,
 }
 
-/// Why a turn was not begun.
-#[derive(Debug, thiserror::Error)]
-pub enum ExecuteError {
-    /// The request asks for something that cannot be.
-    #[error("{0}")]
-    Invalid(String),
-    /// Another turn runs on the task.
-    #[error("another turn is running on this task")]
-    Busy,
-    /// Too many turns run at once.
-    #[error("{MAX_TURNS_AT_ONCE} turns are running, and more cannot")]
-    Overloaded,
-    /// The engine is stopping.
-    #[error("the engine is stopping")]
-    Stopping,
-    /// The brain could not be read.
-    #[error("the brain could not be read")]
-    Read(#[from] rusqlite::Error),
-    /// The brain could not be written.
-    #[error(transparent)]
-    Write(#[from] WriteError),
+/// A turn that has its task's channel and is about to be opened.
+struct Claimed {
+    recorder: Recorder,
+    registration: Registration,
+    inbox: Inbox,
+    reader: Reader,
 }
 
-/// Why nothing can be replayed.
-#[derive(Debug, thiserror::Error)]
-pub enum ReplayError {
-    /// There is no such task, or none at all yet.
-    #[error("there is no such task")]
-    UnknownTask,
-    /// The brain could not be read.
-    #[error("the brain could not be read")]
-    Read(#[from] rusqlite::Error),
+/// What a request to run a turn leads to.
+enum Claim {
+    /// A turn of its own.
+    Begins(Claimed),
+    /// The turn that an earlier request of the same name began.
+    Joins(Reader),
 }
 
 impl Agent {
@@ -94,63 +96,185 @@ impl Agent {
             brain,
             means: Arc::new(means),
             places: Arc::new(Semaphore::new(MAX_TURNS_AT_ONCE)),
+            running: Running::default(),
             turns: TaskTracker::new(),
             stopping: CancellationToken::new(),
+            stopped: CancellationToken::new(),
         }
     }
 
-    /// Begins a turn, and reads its events from the first one on.
-    pub async fn execute(&self, request: Execute) -> Result<Reader, ExecuteError> {
-        let options = checked(&request)?;
-        if self.stopping.is_cancelled() {
-            return Err(ExecuteError::Stopping);
-        }
-        let place = Arc::clone(&self.places).try_acquire_owned().map_err(|_| ExecuteError::Overloaded)?;
-        let channel = self.channels.open(&request.task_id)?;
-        let turn_id = TurnId::new();
-        let recorder = channel.begin(turn_id).map_err(|_| ExecuteError::Busy)?;
-        let reader = channel.read(recorder.last_ts(), Follow::Turn(turn_id));
+    /// Begins a turn, or joins the one that an earlier request of the same name began, and reads its events from
+    /// the first one on.
+    pub async fn execute(&self, request: Execute) -> Result<Reader, AgentError> {
+        let model = self.means.gateway.model().ok();
+        let order = Order::parse(request, model.as_deref())?;
+        let Claimed { recorder, registration, inbox, reader } = match self.claim(&order)? {
+            Claim::Joins(reader) => return Ok(reader),
+            Claim::Begins(claimed) => claimed,
+        };
+        let place = Arc::clone(&self.places).try_acquire_owned().map_err(|_| AgentError::TooManyTurns)?;
+        let request = order.request.clone();
+        let thread = if order.goes_back() { self.thread(&recorder).await? } else { None };
+        let goes_back = order.goes_back();
+        let (opened, cut) = order.opening(thread.as_ref())?;
+        let record = opening(&recorder, request, &opened, cut);
+        let life = Life { place: Some(place), ..self.life(recorder, registration, inbox) };
 
-        let message_id = MessageId::new();
-        let opened = Step::Opened { message_id, message: request.message, options };
-        let started = Event::ThreadLifecycle(Lifecycle::Started { message_id });
         // The turn goes on by itself from here, also if the caller is gone before it has been answered.
         let (told, begun) = tokio::sync::oneshot::channel();
-        let (brain, means) = (self.brain.clone(), Arc::clone(&self.means));
-        let stopping = self.stopping.clone();
+        let stopped = self.stopped.clone();
         let turn = async move {
             // Not broken off by a stop: a caller who is told that the turn was not begun may send it again.
-            let committed =
-                recorder.commit(Record::new().begin(message_id).step(opened).event(started)).await;
+            let committed = life.recorder.commit(record).await;
             let begun = committed.is_ok();
             // The caller may have hung up.
             let _ = told.send(committed);
             if begun {
-                until(stopping, go(brain, recorder, means, message_id)).await;
+                let ts = life.recorder.last_ts();
+                let thread = goes_back.then(|| Thread::open(thread, opened, ts));
+                until(stopped, life.begin(thread)).await;
             }
-            drop(place);
         };
         // What the turn logs names the request that began it.
         self.turns.spawn(turn.in_current_span());
         match begun.await {
             Ok(committed) => committed?,
             // The runtime is shutting down.
-            Err(_) => return Err(ExecuteError::Stopping),
+            Err(_) => return Err(AgentError::Stopping),
         }
         Ok(reader)
     }
 
+    /// Takes the task's channel for a turn, or finds the turn that the request has begun already.
+    fn claim(&self, order: &Order) -> Result<Claim, AgentError> {
+        let mut turns = self.running.turns();
+        if let Some(request) = &order.request
+            && let Some(reader) = self.join(&turns, &order.task_id, request)?
+        {
+            return Ok(Claim::Joins(reader));
+        }
+        if self.stopping.is_cancelled() {
+            return Err(AgentError::Stopping);
+        }
+        if self.channels.waiting_bytes() > MAX_WAITING_BYTES {
+            return Err(AgentError::TooMuchWaiting);
+        }
+        let channel = if order.goes_back() {
+            self.channels.existing(&order.task_id)?.ok_or(AgentError::UnknownTask)?
+        } else {
+            self.channels.open(&order.task_id)?
+        };
+        let turn_id = TurnId::new();
+        let recorder = channel.begin(turn_id).map_err(|_| AgentError::Busy)?;
+        let after = recorder.last_ts();
+        let reader = channel.read(after, Follow::Turn(turn_id));
+        let (registration, inbox) =
+            self.running.register(&mut turns, &order.task_id, turn_id, order.request.clone(), after);
+        Ok(Claim::Begins(Claimed { recorder, registration, inbox, reader }))
+    }
+
+    /// Reads the turn that the request called `request` has begun on the task, if it has.
+    fn join(
+        &self,
+        turns: &Turns<'_>,
+        task_id: &TaskId,
+        request: &RequestName,
+    ) -> Result<Option<Reader>, AgentError> {
+        let at_work = turns.get(task_id).and_then(|handle| {
+            let named = handle.request.as_ref().filter(|named| named.id == request.id)?;
+            Some((named.hash.clone(), handle.turn_id, handle.after))
+        });
+        let (hash, turn_id, after) = match at_work {
+            Some(found) => found,
+            None => match self.brain.requested_turn(task_id, &request.id)? {
+                Some(turn) if turn.in_force => (turn.hash, turn.turn_id, turn.opened_ts - 1),
+                Some(_) => {
+                    let message = "`client_request_id`: the turn that it began was taken out by an edit";
+                    return Err(AgentError::UnknownMessage(message.into()));
+                }
+                None => return Ok(None),
+            },
+        };
+        if hash != request.hash {
+            let message = "`client_request_id`: was used for another request; take a new one for this";
+            return Err(AgentError::Invalid(message.into()));
+        }
+        let channel = self.channels.open(task_id)?;
+        Ok(Some(channel.read(after, Follow::Turn(turn_id))))
+    }
+
+    /// Reads the conversation of a task between two turns.
+    async fn thread(&self, recorder: &Recorder) -> Result<Option<Thread>, AgentError> {
+        let (brain, task) = (self.brain.clone(), recorder.channel().task());
+        match blocking(move || Thread::load_last(&brain, task)).await {
+            Some(thread) => Ok(thread?),
+            None => Err(AgentError::Stopping),
+        }
+    }
+
+    fn life(&self, recorder: Recorder, registration: Registration, inbox: Inbox) -> Life {
+        Life {
+            recorder,
+            brain: self.brain.clone(),
+            means: Arc::clone(&self.means),
+            inbox,
+            stopping: self.stopping.clone(),
+            places: Arc::clone(&self.places),
+            place: None,
+            blocks: Blocks::default(),
+            asked_at: None,
+            _registration: registration,
+        }
+    }
+
+    /// Cancels the turn that runs on a task, or waits there for a person.
+    pub async fn cancel(&self, task_id: &TaskId) -> Result<TurnId, AgentError> {
+        self.tell(task_id, Command::Cancel).await
+    }
+
+    /// Hands the turn that runs on a task a message from the user.
+    pub async fn steer(&self, task_id: &TaskId, message: String) -> Result<MessageId, AgentError> {
+        if message.trim().is_empty() {
+            return Err(AgentError::Invalid("`message`: must not be empty or blank".into()));
+        }
+        self.tell(task_id, |reply| Command::Steer(message, reply)).await
+    }
+
+    /// Answers what waits for a person on a task.
+    pub async fn respond(&self, respond: HitlRespond) -> Result<HitlId, AgentError> {
+        let (task_id, response) = Response::of(respond);
+        match self.running.tell(&task_id, |reply| Command::Respond(response, reply)).await {
+            Err(AgentError::NotRunning) if self.stopping.is_cancelled() => Err(AgentError::Stopping),
+            Err(AgentError::NotRunning) => Err(AgentError::NotPending),
+            outcome => outcome,
+        }
+    }
+
+    async fn tell<T>(
+        &self,
+        task_id: &TaskId,
+        command: impl FnOnce(running::Reply<T>) -> Command,
+    ) -> Result<T, AgentError> {
+        match self.running.tell(task_id, command).await {
+            Err(AgentError::NotRunning) if self.brain.task(task_id)?.is_none() => {
+                Err(AgentError::UnknownTask)
+            }
+            Err(AgentError::NotRunning) if self.stopping.is_cancelled() => Err(AgentError::Stopping),
+            outcome => outcome,
+        }
+    }
+
     /// Reads the events of `task_id` (by default the task that ran last) after `after`.
-    pub fn replay(&self, task_id: Option<TaskId>, after: i64) -> Result<Reader, ReplayError> {
+    pub fn replay(&self, task_id: Option<TaskId>, after: i64) -> Result<Reader, AgentError> {
         let task_id = match task_id {
             Some(task_id) => task_id,
-            None => self.brain.last_task()?.ok_or(ReplayError::UnknownTask)?,
+            None => self.brain.last_task()?.ok_or(AgentError::UnknownTask)?,
         };
-        let channel = self.channels.existing(&task_id)?.ok_or(ReplayError::UnknownTask)?;
+        let channel = self.channels.existing(&task_id)?.ok_or(AgentError::UnknownTask)?;
         Ok(channel.read(after, Follow::Task))
     }
 
-    /// Takes up the turns that an earlier run of the engine left open.
+    /// Takes up the turns that an earlier run of the engine left open, and begins to keep house.
     pub fn resume(&self) -> Result<(), rusqlite::Error> {
         for turn in self.brain.open_turns()? {
             let channel = self.channels.open(&turn.task_id)?;
@@ -159,122 +283,66 @@ impl Agent {
                 tracing::error!(turn.id = %turn.turn_id, "Two turns of one task are open.");
                 continue;
             };
-            let Ok(place) = Arc::clone(&self.places).try_acquire_owned() else {
-                tracing::error!(turn.id = %turn.turn_id, "Too many turns are open; this one waits for the next start.");
-                continue;
-            };
-            let taken_up = take_up(self.brain.clone(), recorder, Arc::clone(&self.means), turn);
-            let stopping = self.stopping.clone();
-            self.turns.spawn(async move {
-                until(stopping, taken_up).await;
-                drop(place);
-            });
+            let (registration, inbox) = self.running.register(
+                &mut self.running.turns(),
+                &turn.task_id,
+                turn.turn_id,
+                turn.request.clone(),
+                turn.opened_ts - 1,
+            );
+            let life = self.life(recorder, registration, inbox);
+            self.turns.spawn(until(self.stopped.clone(), life.take_up(turn)));
         }
+        let keeper = keeper::keep(self.brain.clone(), Arc::clone(&self.means));
+        self.turns.spawn(until(self.stopping.clone(), keeper));
         Ok(())
     }
 
-    /// Stops all turns where they are; they go on at the next start. New ones are refused.
+    /// Stops: new turns are refused, and those at work have until `deadline` to come to the end of their step.
+    /// They go on at the next start. Streams end then.
     pub async fn stop(&self, deadline: Duration) {
         self.stopping.cancel();
         self.turns.close();
         if tokio::time::timeout(deadline, self.turns.wait()).await.is_err() {
-            tracing::warn!(turns = self.turns.len(), "Turns did not stop in time.");
+            tracing::info!(turns = self.turns.len(), "Turns are broken off in the middle of a step.");
+            self.stopped.cancel();
+            self.turns.wait().await;
+        }
+        self.stopped.cancel();
+    }
+
+    /// Cancelled when all turns have stopped: streams end with it.
+    pub fn stopped(&self) -> &CancellationToken {
+        &self.stopped
+    }
+}
+
+/// What opens a turn.
+fn opening(recorder: &Recorder, request: Option<RequestName>, opened: &Opened, cut: Cut) -> Record {
+    let message_id = opened.message_id;
+    let mut record = Record::new();
+    if cut != Cut::default() {
+        record = record.cut(cut);
+    }
+    record = record.begin(NewTurn { turn_id: recorder.turn_id(), message_id, request });
+    for content in &opened.media {
+        if let Content::Media(media) = content
+            && let Some(data) = &media.data
+        {
+            record = record.media(media.hash.clone(), data.clone());
         }
     }
-
-    /// Cancelled when the engine stops: streams end with it.
-    pub fn stopping(&self) -> &CancellationToken {
-        &self.stopping
-    }
+    let started = Event::ThreadLifecycle(Lifecycle::Started { message_id });
+    record.step(Step::Opened(opened.clone())).event(started)
 }
 
-fn checked(request: &Execute) -> Result<TurnOptions, ExecuteError> {
-    let invalid = |message: &str| Err(ExecuteError::Invalid(message.to_owned()));
-    // Providers refuse a blank text, and would refuse every later turn that has it in its history.
-    if request.message.trim().is_empty() {
-        return invalid("`message`: must not be empty or blank");
-    }
-    // Named, so that no client believes that its edit, retry or picture was heeded.
-    if request.edit_message_id.is_some() {
-        return invalid("`edit_message_id`: this engine version cannot edit messages");
-    }
-    if request.retry_message_id.is_some() {
-        return invalid("`retry_message_id`: this engine version cannot retry messages");
-    }
-    if !request.media.is_empty() {
-        return invalid("`media`: this engine version takes no media");
-    }
-    let max_turns =
-        request.max_turns.and_then(|max| u64::try_from(max.get()).ok()).unwrap_or(DEFAULT_MAX_TURNS);
-    Ok(TurnOptions { max_turns, super_thinking: request.super_thinking })
-}
-
-/// Runs a turn until it ends or the engine stops. Dropped at any await, a turn is as its journal says, and goes
+/// Runs `work` until it ends or `over` is cancelled. Dropped at any await, a turn is as its journal says, and goes
 /// on from there at the next start.
-async fn until(stopping: CancellationToken, turn: impl Future<Output = ()>) {
+async fn until(over: CancellationToken, work: impl Future<Output = ()>) {
     tokio::select! {
-        () = stopping.cancelled() => {}
-        () = turn => {}
+        () = over.cancelled() => {}
+        () = work => {}
     }
-}
-
-/// Runs a turn that was just opened.
-async fn go(brain: Brain, recorder: Recorder, means: Arc<Means>, message_id: MessageId) {
-    let (task, turn_id) = (recorder.channel().task(), recorder.turn_id());
-    match blocking(move || Thread::load(&brain, task, turn_id)).await {
-        None => {}
-        Some(Ok(thread)) => TurnRun::new(recorder, means, thread, Told::default()).run().await,
-        Some(Err(error)) => {
-            tracing::error!(%error, turn.id = %recorder.turn_id(), "A turn's journal could not be read.");
-            run::end_errored(&recorder, message_id, None, run::unexpected()).await;
-        }
-    }
-}
-
-/// Goes on with a turn after a restart.
-async fn take_up(brain: Brain, recorder: Recorder, means: Arc<Means>, turn: OpenTurn) {
-    // On record, and judged, before the journal is read: reading it may be what kills the engine.
-    if let Err(error) = recorder.commit(Record::new().start()).await {
-        tracing::error!(%error, turn.id = %turn.turn_id, "A turn could not be taken up.");
-        return;
-    }
-    let turn_id = turn.turn_id;
-    if turn.starts >= RESUME_LIMIT {
-        let message =
-            format!("{RESUME_LIMIT} starts of the engine took this turn up and none got on with it");
-        let failure = Failure { code: FailureCode::ResumeLimit, message, retryable: false };
-        let task = recorder.channel().task();
-        let counts = blocking(move || brain.block_counts(task, turn_id)).await;
-        let open_block = counts.and_then(Result::ok).and_then(BlockCounts::open);
-        return run::end_errored(&recorder, turn.message_id, open_block.map(block_stop), failure).await;
-    }
-    match blocking(move || interrupted(&brain, recorder, means, &turn)).await {
-        Some(Ok(run)) => run.resume().await,
-        Some(Err(error)) => {
-            tracing::error!(%error, turn.id = %turn_id, "A turn's journal could not be read.");
-        }
-        None => {}
-    }
-}
-
-/// Runs what reads much where it may block; none if the runtime is shutting down.
-async fn blocking<T: Send + 'static>(read: impl FnOnce() -> T + Send + 'static) -> Option<T> {
-    tokio::task::spawn_blocking(read).await.ok()
-}
-
-/// A turn as it was when the engine stopped.
-fn interrupted(
-    brain: &Brain,
-    recorder: Recorder,
-    means: Arc<Means>,
-    turn: &OpenTurn,
-) -> Result<TurnRun, LoadError> {
-    let task = recorder.channel().task();
-    let thread = Thread::load(brain, task, turn.turn_id)?;
-    // What was told after the last step on record belongs to a model call that is made anew.
-    let telling = Telling::of_events(brain.all_events_after(task, thread.turn().step_ts())?);
-    let blocks = Blocks::after(brain.block_counts(task, turn.turn_id)?.started, telling.open_block());
-    Ok(TurnRun::new(recorder, means, thread, Told { blocks, telling, starts: turn.starts + 1 }))
 }
 
 #[cfg(test)]

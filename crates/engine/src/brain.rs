@@ -5,6 +5,7 @@
 //! two engines ever write one brain.
 
 mod read;
+mod rows;
 mod schema;
 pub mod steps;
 mod writer;
@@ -12,18 +13,21 @@ mod writer;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
+use contract::engine::{Grant, PendingRequest, TaskSummary};
 use contract::event::Event;
-use contract::{TaskId, TurnId};
+use contract::{GrantId, TaskId, Timestamp, TurnId};
 use rusqlite::{Connection, ErrorCode, OpenFlags};
 use service::clock::{Clock as _, SystemClock};
 use service::lock::{FileLock, Holder, LockError};
 
-pub use read::{BlockCounts, OpenTurn, StoredEvent, StoredStep};
-pub(crate) use writer::json;
-pub use writer::{Batch, Durability, Rows, WriteError};
+pub use read::{BlockCounts, OpenTurn, Pending, RequestedTurn, StoredEvent, StoredStep};
+pub(crate) use rows::json;
+pub use rows::{Cut, NewGrant, NewTurn, RequestName, Rows};
+pub use writer::{Batch, Durability, WriteError};
 
-use crate::brain::writer::Writer;
+use crate::brain::writer::{Once, Writer};
 
 /// The row number of a task: what the brain calls it internally.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -79,6 +83,17 @@ pub enum BrainError {
         found: i64,
         /// The newest version that this engine knows.
         known: i64,
+    },
+    /// It must be brought up to date, and no copy of it can be kept.
+    #[error(
+        "the brain must be brought up to date, and no copy of it as it is can be written to {copy} ({reason}): \
+         make room, or make its folder writable"
+    )]
+    Snapshot {
+        /// The copy.
+        copy: PathBuf,
+        /// Why it cannot be written.
+        reason: String,
     },
     /// It is not a brain, or it is damaged.
     #[error(
@@ -176,6 +191,16 @@ impl Brain {
         self.shared.writer.queue(batch);
     }
 
+    /// Writes something by itself, and waits until it is stored.
+    pub async fn write<F>(&self, write: F) -> Result<(), WriteError>
+    where
+        F: Fn(&Rows<'_>) -> Result<(), rusqlite::Error> + Send + Sync + 'static,
+    {
+        let (batch, settled) = Once::batch(write);
+        self.queue(batch);
+        settled.await.unwrap_or_else(|_| Err(WriteError { reason: "the brain is closed".into() }))
+    }
+
     /// A row for a task that is about to begin; the task exists once its first batch is committed.
     pub fn reserve_task(&self) -> TaskRow {
         TaskRow(self.shared.next_task.fetch_add(1, Ordering::Relaxed))
@@ -222,6 +247,59 @@ impl Brain {
         self.read_long(|reader| read::block_counts(reader, task, turn_id))
     }
 
+    /// The turn that the request called `request` began on the task.
+    pub fn requested_turn(
+        &self,
+        task_id: &TaskId,
+        request: &str,
+    ) -> Result<Option<RequestedTurn>, rusqlite::Error> {
+        self.read(|reader| read::requested_turn(reader, task_id, request))
+    }
+
+    /// A page of the tasks, the one changed last first. Blocks.
+    pub fn tasks(&self, limit: i64, offset: i64) -> Result<Vec<TaskSummary>, rusqlite::Error> {
+        self.read_long(|reader| read::tasks(reader, limit, offset))
+    }
+
+    /// How many tasks there are. Blocks.
+    pub fn task_count(&self) -> Result<u64, rusqlite::Error> {
+        self.read_long(read::task_count)
+    }
+
+    /// What waits for a person, oldest first. Blocks.
+    pub fn pending(&self) -> Result<Vec<PendingRequest>, rusqlite::Error> {
+        self.read_long(read::pending)
+    }
+
+    /// What a person has allowed for good, oldest first. Blocks.
+    pub fn grants(&self) -> Result<Vec<Grant>, rusqlite::Error> {
+        self.read_long(read::grants)
+    }
+
+    /// Takes a grant back; whether there was one.
+    pub async fn revoke(&self, id: GrantId) -> Result<bool, RevokeError> {
+        let there = self.read(read::grants)?.iter().any(|grant| grant.id == id);
+        if there {
+            self.write(move |rows| rows.delete_grant(id)).await?;
+        }
+        Ok(there)
+    }
+
+    /// Whether a person has allowed `tool` for good, in `task` or everywhere.
+    pub fn is_granted(&self, task: TaskRow, tool: &str) -> Result<bool, rusqlite::Error> {
+        self.read(|reader| read::is_granted(reader, task, tool))
+    }
+
+    /// The bytes of what was attached once. Blocks.
+    pub fn media(&self, hash: &str) -> Result<Option<Vec<u8>>, rusqlite::Error> {
+        self.read_long(|reader| read::media(reader, hash))
+    }
+
+    /// When the first turn ended whose deltas have not been taken out yet.
+    pub fn first_unfolded(&self) -> Result<Option<Timestamp>, rusqlite::Error> {
+        self.read(read::first_unfolded)
+    }
+
     /// Whether the brain answers.
     pub fn check(&self) -> Result<(), rusqlite::Error> {
         self.read(|reader| reader.query_row("SELECT 1 FROM tasks LIMIT 1", [], |_| Ok(())))
@@ -245,8 +323,22 @@ impl Brain {
 
     /// Commits what is queued, checkpoints, ends the writer and frees the lock. Later batches are refused.
     pub async fn close(&self) {
-        self.shared.writer.close().await;
+        self.shared.writer.close(CLOSE_DEADLINE).await;
     }
+}
+
+/// How long closing may take.
+const CLOSE_DEADLINE: Duration = Duration::from_secs(4);
+
+/// Why a grant was not taken back.
+#[derive(Debug, thiserror::Error)]
+pub enum RevokeError {
+    /// The brain could not be read.
+    #[error("the brain could not be read")]
+    Read(#[from] rusqlite::Error),
+    /// The brain could not be written.
+    #[error(transparent)]
+    Write(#[from] WriteError),
 }
 
 /// A connection for reads.

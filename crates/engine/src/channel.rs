@@ -8,16 +8,19 @@
 mod clock;
 mod outbox;
 mod reader;
+mod record;
 mod ring;
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use contract::TaskId;
 use service::clock::Clock;
 
-pub use outbox::{Busy, Record, Recorder, TaskChannel};
+pub use outbox::{Busy, Recorder, TaskChannel};
 pub use reader::{Follow, Reader};
+pub use record::Record;
 
 use crate::brain::{Brain, TaskEntry};
 
@@ -28,6 +31,8 @@ pub struct Channels {
     clock: Arc<dyn Clock>,
     /// Held by running turns and readers alone: a task that nobody is concerned with costs nothing.
     open: Arc<Mutex<OpenChannels>>,
+    /// The text that waits for the writer in all channels together.
+    waiting_bytes: Arc<AtomicUsize>,
 }
 
 type OpenChannels = HashMap<TaskId, Weak<TaskChannel>>;
@@ -38,7 +43,7 @@ const SWEEP_ABOVE: usize = 64;
 impl Channels {
     /// No channel yet.
     pub fn new(brain: Brain, clock: Arc<dyn Clock>) -> Self {
-        Self { brain, clock, open: Arc::default() }
+        Self { brain, clock, open: Arc::default(), waiting_bytes: Arc::default() }
     }
 
     /// The channel of a task, which need not exist yet.
@@ -60,6 +65,16 @@ impl Channels {
         Ok(entry.map(|entry| self.insert(&mut open, task_id, Some(entry))))
     }
 
+    /// How many bytes of text wait for the writer.
+    pub fn waiting_bytes(&self) -> usize {
+        self.waiting_bytes.load(Ordering::Relaxed)
+    }
+
+    /// The task is gone: its name is free for a new one.
+    pub fn forget(&self, task_id: &TaskId) {
+        self.lock().remove(task_id);
+    }
+
     /// Callers look the task up in the store while they hold the lock, so that it never gets two channels.
     fn lock(&self) -> MutexGuard<'_, OpenChannels> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
@@ -74,7 +89,9 @@ impl Channels {
         if open.len() > SWEEP_ABOVE {
             open.retain(|_, channel| channel.strong_count() > 0);
         }
-        let channel = TaskChannel::new(self.brain.clone(), Arc::clone(&self.clock), task_id.clone(), entry);
+        let (brain, clock) = (self.brain.clone(), Arc::clone(&self.clock));
+        let waiting = Arc::clone(&self.waiting_bytes);
+        let channel = TaskChannel::new(brain, clock, task_id.clone(), entry, waiting);
         open.insert(task_id.clone(), Arc::downgrade(&channel));
         channel
     }

@@ -3,9 +3,10 @@
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use contract::KeyHash;
-use service::env::{Env, Faults, Reader};
+use service::env::{Env, Faults, Reader, lifetime};
 use tracing_subscriber::filter::Targets;
 
 use crate::models::ChatModel;
@@ -14,6 +15,11 @@ use crate::models::config::{NotConfigured, model};
 /// Who the agent is where the catalog has no `soul.md`.
 const DEFAULT_SOUL: &str = "You are a person's own assistant. You are helpful, honest and brief. You use your \
                             tools where they help, and say plainly what you did and what you could not do.";
+
+/// How long the deltas of a turn that has ended can be replayed, where nothing else is set.
+const REPLAY_TTL: Duration = Duration::from_hours(3);
+/// How long a person may take to answer, where nothing else is set.
+const HITL_TTL: Duration = Duration::from_hours(72);
 
 /// A checked configuration.
 pub struct Config {
@@ -30,6 +36,10 @@ pub struct Config {
     pub soul: String,
     /// The model, or why there is none.
     pub model: Result<Arc<dyn ChatModel>, NotConfigured>,
+    /// How long a person may take to answer.
+    pub hitl_ttl: Duration,
+    /// How long the deltas of a turn that has ended can be replayed.
+    pub replay_ttl: Duration,
     /// What is logged.
     pub log: Targets,
 }
@@ -59,6 +69,9 @@ impl Config {
             .or("ENGINE_LOG_LEVEL", level, Targets::new(), |text| service::logging::parse_filter(text).ok());
         let log = if reader.text("ENGINE_LOG_LEVEL").is_some() { log } else { default_log() };
         let soul = catalog.as_deref().map_or_else(|| DEFAULT_SOUL.to_owned(), soul);
+        let ttl = "a time above zero: seconds (`90`, `0.5`), or such as `90s`, `90m`, `3h`, `2d`";
+        let replay_ttl = reader.or("CHANNEL_STATE_TTL_ACTIVE", ttl, REPLAY_TTL, lifetime);
+        let hitl_ttl = reader.or("CHANNEL_STATE_TTL_HITL", ttl, HITL_TTL, lifetime);
         let config = key_hash.zip(brain).map(|(key_hash, brain)| Self {
             listen: SocketAddr::new(host, port),
             key_hash,
@@ -66,6 +79,8 @@ impl Config {
             brain,
             soul,
             model: model(env),
+            hitl_ttl,
+            replay_ttl,
             log,
         });
         reader.finish(config)

@@ -1,8 +1,12 @@
 //! The engine's HTTP interface: extract, call one function, answer.
 
 mod auth;
+mod error;
 mod execute;
 mod health;
+mod hitl;
+mod steering;
+mod tasks;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -73,6 +77,14 @@ fn routes() -> OpenApiRouter<State> {
         .routes(routes!(health::health))
         .routes(routes!(execute::execute))
         .routes(routes!(execute::replay))
+        .routes(routes!(steering::cancel))
+        .routes(routes!(steering::steer))
+        .routes(routes!(tasks::list))
+        .routes(routes!(tasks::read, tasks::delete))
+        .routes(routes!(hitl::respond))
+        .routes(routes!(hitl::pending))
+        .routes(routes!(hitl::grants))
+        .routes(routes!(hitl::revoke))
         .routes(routes!(openapi))
 }
 

@@ -37,8 +37,8 @@ const BOUNDS: Bounds = Bounds {
     drain: Duration::from_secs(3),
 };
 
-/// How long turns may take to stop. With the drain and the checkpoint it stays within the 10 s that the
-/// engine has to shut down.
+/// How long turns may take to come to the end of their step. With the drain and the closing of the brain it stays
+/// within the 10 s that the engine has to shut down.
 const TURNS_STOP: Duration = Duration::from_secs(3);
 
 /// Why an engine could not start.
@@ -83,6 +83,8 @@ impl Engine {
             toolbox: Toolbox::built_in(&config.workspace),
             clock: Arc::clone(&clock),
             soul: config.soul,
+            hitl_ttl: config.hitl_ttl,
+            replay_ttl: config.replay_ttl,
         };
         let agent = Arc::new(Agent::new(brain.clone(), means));
         agent.resume().map_err(BrainError::from)?;
@@ -95,10 +97,11 @@ impl Engine {
         self.listener.local_addr()
     }
 
-    /// Serves until `shutdown`. Then turns stop where they are, streams end, and the brain is closed.
+    /// Serves until `shutdown`. Then turns stop at the end of their step, while new ones are refused, streams end,
+    /// and the brain is closed.
     pub async fn serve(self, shutdown: CancellationToken) {
         let Self { listener, brain, agent, state } = self;
-        let serving = serve(listener, http::router(state), BOUNDS, shutdown.clone());
+        let serving = serve(listener, http::router(state), BOUNDS, agent.stopped().clone());
         let stopping = async {
             shutdown.cancelled().await;
             agent.stop(TURNS_STOP).await;

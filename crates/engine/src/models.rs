@@ -10,7 +10,9 @@ pub mod config;
 mod decoding;
 mod gateway;
 mod http;
+mod media;
 mod openai;
+mod repair;
 pub mod scripted;
 
 use bytes::Bytes;
@@ -22,6 +24,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 pub use gateway::{Gateway, Retry};
+pub use repair::{Repaired, repair};
 
 /// One block of a model's answer.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

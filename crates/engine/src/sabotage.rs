@@ -49,6 +49,13 @@ pub(crate) const fn by(_: Saboteur) -> bool {
     false
 }
 
+/// Gives what `saboteur` does a moment in which a kill can show it.
+pub(crate) fn linger(saboteur: Saboteur) {
+    if by(saboteur) {
+        std::thread::park_timeout(std::time::Duration::from_millis(20));
+    }
+}
+
 #[cfg(feature = "sabotage")]
 impl Saboteur {
     /// The name by which `ROUNDHOUSE_SABOTEUR` calls it: the variant's, in snake case.

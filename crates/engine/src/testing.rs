@@ -4,10 +4,11 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use contract::event::Event;
-use contract::{TaskId, Timestamp};
+use contract::{MessageId, TaskId, Timestamp};
 use serde_json::Value;
 use service::clock::{Clock, Sleep, SystemClock};
 
+use crate::brain::steps::{Base, Opened, TurnOptions};
 use crate::channel::Reader;
 
 /// An event as it stood on the wire.
@@ -155,5 +156,16 @@ impl Clock for HastyClock {
             return Box::pin(std::future::pending());
         }
         Box::pin(async move { self.slept.lock().unwrap_or_else(PoisonError::into_inner).push(duration) })
+    }
+}
+
+/// How a turn is opened with `message` and nothing else.
+pub(crate) fn opened(message: &str) -> Opened {
+    Opened {
+        message_id: MessageId::new(),
+        message: message.into(),
+        media: Vec::new(),
+        options: TurnOptions { max_turns: 50, super_thinking: false, direct: false },
+        base: Base::End,
     }
 }

@@ -2,8 +2,14 @@
 //!
 //! A tool that fails tells the model why; nothing that a tool does ends the turn or the engine.
 
+mod ask_user;
 mod files;
+mod leave;
+mod read;
+#[cfg(test)]
+mod rig;
 mod working_memory;
+mod write;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -28,7 +34,7 @@ pub trait Tool: Send + Sync {
 
     /// What a person is told of a call that wants leave: what will happen, in words that they can judge.
     fn leave_for(&self, input: &Value) -> String {
-        format!("Allow `{}` with this input? {input}", self.spec().name)
+        leave::plain(&self.spec().name, input)
     }
 
     /// Runs it. A tool that asks a person something is run again with the answer; what it did before it asked is
@@ -104,10 +110,14 @@ pub struct Toolbox {
 impl Toolbox {
     /// The built-in tools; those for files work in the folder `workspace`.
     pub fn built_in(workspace: &Path) -> Self {
+        let workspace = files::Workspace::new(workspace);
         Self::new(vec![
             Arc::new(working_memory::WorkingMemorySet),
-            Arc::new(files::ReadFile::within(workspace)),
-            Arc::new(files::ListFiles::within(workspace)),
+            Arc::new(ask_user::AskUser),
+            Arc::new(read::ReadFile(workspace.clone())),
+            Arc::new(read::ListFiles(workspace.clone())),
+            Arc::new(write::WriteFile(workspace.clone())),
+            Arc::new(write::EditFile(workspace)),
         ])
     }
 

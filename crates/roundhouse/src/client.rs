@@ -105,6 +105,7 @@ impl Engine {
             retry_message_id: None,
             max_turns: None,
             super_thinking: false,
+            client_request_id: None,
         };
         let request = self.http.post(format!("{}/execute", self.base)).json(&body);
         Ok(events(send(self.with_key(request)).await?))

@@ -166,12 +166,43 @@ pub fn seconds(text: &str) -> Option<Duration> {
     if seconds > 1e12 { None } else { Duration::try_from_secs_f64(seconds).ok() }
 }
 
+/// Parses a lifetime above zero: seconds, or a number with a unit (`90s`, `90m`, `3h`, `2d`).
+pub fn lifetime(text: &str) -> Option<Duration> {
+    let text = text.trim();
+    let (number, unit) = match text.char_indices().last()? {
+        (at, 's') => (text.get(..at)?, 1.0),
+        (at, 'm') => (text.get(..at)?, 60.0),
+        (at, 'h') => (text.get(..at)?, 3_600.0),
+        (at, 'd') => (text.get(..at)?, 86_400.0),
+        _ => (text, 1.0),
+    };
+    let time = seconds(number)?.mul_f64(unit);
+    (!time.is_zero()).then_some(time)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn env(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
         pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
+    }
+
+    #[test]
+    fn lifetimes_are_seconds_or_have_a_unit() {
+        for (text, seconds) in [
+            ("90", 90.0),
+            ("0.5", 0.5),
+            ("90s", 90.0),
+            ("90m", 5_400.0),
+            (" 3h ", 10_800.0),
+            ("2d", 172_800.0),
+        ] {
+            assert_eq!(lifetime(text), Some(Duration::from_secs_f64(seconds)), "{text}");
+        }
+        for text in ["", "0", "h", "-1", "3 weeks", "0h", "1e99d", "NaN"] {
+            assert_eq!(lifetime(text), None, "{text}");
+        }
     }
 
     #[test]

@@ -35,7 +35,7 @@ async fn stopped_in_the_middle_of_an_answer() {
 
         rig.agent.resume().unwrap();
         let busy = rig.begin(json!({"task_id": "t", "message": "not now"})).await;
-        assert!(matches!(busy, Err(ExecuteError::Busy)));
+        assert!(matches!(busy, Err(AgentError::Busy)));
         let events = rig.replay(0).await;
         assert!(events.starts_with(&before));
         assert_eq!(check_turn(&events), Ok(()));
@@ -180,11 +180,8 @@ async fn a_turn_that_is_being_opened_while_the_engine_stops_is_either_begun_or_r
 async fn answered_and_killed(rig: &Rig) -> MessageId {
     let channel = rig.agent.channels.open(&crate::testing::task_id("t")).unwrap();
     let recorder = channel.begin(TurnId::new()).unwrap();
-    let message_id = MessageId::new();
-    let options = TurnOptions { max_turns: 50, super_thinking: false };
-    let opened = Step::Opened { message_id, message: "go".into(), options };
-    let started = Event::ThreadLifecycle(Lifecycle::Started { message_id });
-    recorder.commit(Record::new().begin(message_id).step(opened).event(started)).await.unwrap();
+    let opened = crate::testing::opened("go");
+    recorder.commit(opening(&recorder, None, &opened, Cut::default())).await.unwrap();
     let blocks = vec![Block::Text { text: "the last word".into() }];
     let answer = Answer { blocks, usage: Tokens::default() };
     let answer_id = MessageId::new();

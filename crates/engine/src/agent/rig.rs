@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use contract::event::BlockType;
+use contract::event::{BlockType, Failure};
 use futures::future::BoxFuture;
 use serde_json::{Value, json};
 use strict_provider::{CapturedRequest, StrictProvider, Wire};
@@ -66,7 +66,7 @@ impl Rig {
 
     /// Stops the engine as SIGTERM does, and starts another one on its brain.
     pub(super) async fn restart(&mut self) {
-        within(self.agent.stop(Duration::from_secs(5))).await;
+        within(self.agent.stop(Duration::ZERO)).await;
         within(self.brain.close()).await;
         self.brain = Brain::open(&self.folder.path().join("brain.sqlite")).unwrap();
         let means = means(&self.env, &self.clock, &self.tools, self.folder.path());
@@ -74,7 +74,7 @@ impl Rig {
     }
 
     /// Begins a turn.
-    pub(super) async fn begin(&self, request: Value) -> Result<Reader, ExecuteError> {
+    pub(super) async fn begin(&self, request: Value) -> Result<Reader, AgentError> {
         within(self.agent.execute(serde_json::from_value(request).unwrap())).await
     }
 
@@ -119,6 +119,8 @@ fn means(
         toolbox: Toolbox::new(all),
         clock: Arc::clone(clock) as Arc<dyn Clock>,
         soul: "You are a test.".into(),
+        hitl_ttl: Duration::from_hours(72),
+        replay_ttl: Duration::from_hours(3),
     }
 }
 

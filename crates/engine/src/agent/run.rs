@@ -1,51 +1,42 @@
 //! A turn at work: does what its journal says comes next, and commits each step before the next begins.
 
 use std::panic::AssertUnwindSafe;
-use std::sync::Arc;
+use std::pin::pin;
 
-use contract::event::{
-    Event, Failure, FailureCode, Lifecycle, StopReason, ToolCall, ToolResult, WorkingMemoryUpdate,
-};
+use contract::event::{Event, Failure, FailureCode, Lifecycle, StopReason};
 use contract::{MessageId, TurnId};
-use futures::stream::FuturesUnordered;
 use futures::{FutureExt as _, StreamExt as _};
 
-use super::Means;
-use super::stream::Blocks;
+use super::life::Life;
+use super::people::Resting;
+use super::running::{Command, Reply};
 use super::telling::{Tell, Telling};
-use super::thread::{Next, OUTCOME_UNKNOWN, OpenCall, Thread};
+use super::thread::{Next, Thread};
+use super::{AgentError, ending};
 use crate::brain::WriteError;
-use crate::brain::steps::{Step, TurnOutcome};
-use crate::channel::{Record, Recorder};
-use crate::models::{Answer, ModelError, ModelErrorKind, Part, Request, Retry, ToolOutcome, ToolUse};
-use crate::tools::{Invocation, Tool, ToolOutput, ToolStep};
+use crate::brain::steps::{MemoryWrite, Step, TurnOutcome};
+use crate::channel::Record;
+use crate::models::{self, Answer, ModelError, ModelErrorKind, Part, Repaired, Request, Retry, Tokens};
+use crate::sabotage::{self, Saboteur};
 
 /// See the module.
 pub(super) struct TurnRun {
-    recorder: Recorder,
-    means: Arc<Means>,
-    thread: Thread,
-    blocks: Blocks,
+    pub(super) life: Life,
+    pub(super) thread: Thread,
+    /// What clients have of the model step under way.
     telling: Telling,
     /// How many starts of the engine have taken up the model step under way.
     starts: u32,
 }
 
-/// What clients were told of a turn before it is run.
-#[derive(Default)]
-pub(super) struct Told {
-    /// The blocks of its stream.
-    pub(super) blocks: Blocks,
-    /// What they have of the model step under way.
-    pub(super) telling: Telling,
-    /// How many starts of the engine have taken the step up.
-    pub(super) starts: u32,
-}
-
-/// Why a turn cannot go on.
-enum Stopped {
+/// Why a turn goes no further.
+pub(super) enum Stopped {
     /// It failed, and says so.
     Failed(Failure),
+    /// The user cancelled it.
+    Cancelled(Reply<TurnId>),
+    /// The engine stops. The turn goes on at the next start.
+    ForNow,
     /// The brain cannot be written, so nothing can be said. The turn stays open and goes on at the next start.
     Unwritable(WriteError),
 }
@@ -56,60 +47,126 @@ impl From<WriteError> for Stopped {
     }
 }
 
+/// How far a turn came.
+enum Pace {
+    /// To its end.
+    Ended,
+    /// To where a person is needed.
+    Rests,
+}
+
 impl TurnRun {
-    /// A turn whose journal is `thread`, and of which clients were told `told`.
-    pub(super) fn new(recorder: Recorder, means: Arc<Means>, thread: Thread, told: Told) -> Self {
-        let Told { blocks, telling, starts } = told;
-        Self { recorder, means, thread, blocks, telling, starts }
+    /// A turn whose journal is `thread`. Of its model step under way clients have what `telling` says, and
+    /// `starts` starts of the engine have taken it up.
+    pub(super) fn new(life: Life, thread: Thread, telling: Telling, starts: u32) -> Self {
+        Self { life, thread, telling, starts }
     }
 
-    fn turn_id(&self) -> TurnId {
-        self.recorder.turn_id()
+    /// Runs the turn to its end, or to where a person is needed.
+    pub(super) async fn go(mut self) -> Option<Resting> {
+        let ended = AssertUnwindSafe(self.steps()).catch_unwind().await;
+        match ended {
+            Ok(Ok(Pace::Ended)) => {}
+            Ok(Ok(Pace::Rests)) => return Some(self.life.rest()),
+            Ok(Err(stopped)) => self.stop(stopped).await,
+            Err(_) => {
+                tracing::error!(turn.id = %self.life.turn_id(), "A turn panicked.");
+                self.fail(ending::unexpected()).await;
+            }
+        }
+        None
     }
 
-    /// Tells that the turn goes on after a restart, and runs it to its end.
-    pub(super) async fn resume(self) {
-        let message_id = self.thread.turn().message_id();
-        let resumed = Event::ThreadLifecycle(Lifecycle::Resumed { message_id });
-        match self.recorder.commit(Record::new().event(resumed)).await {
-            Ok(()) => self.run().await,
-            Err(error) => tracing::error!(%error, turn.id = %self.turn_id(), "A turn could not be taken up."),
+    async fn steps(&mut self) -> Result<Pace, Stopped> {
+        self.take_place().await?;
+        loop {
+            match self.thread.next() {
+                Next::AskModel => self.before_step()?.ask_model().await?,
+                Next::RunTools(calls) => self.before_step()?.run_tools(calls).await?,
+                Next::Wait(_) => return Ok(Pace::Rests),
+                Next::Complete(reason) => {
+                    if self.complete(reason).await? {
+                        return Ok(Pace::Ended);
+                    }
+                }
+            }
         }
     }
 
-    /// Runs the turn to its end.
-    pub(super) async fn run(mut self) {
-        let ended = AssertUnwindSafe(self.steps()).catch_unwind().await;
-        let failure = match ended {
-            Ok(Ok(())) => return,
-            Ok(Err(Stopped::Failed(failure))) => failure,
-            Ok(Err(Stopped::Unwritable(error))) => {
-                tracing::error!(%error, turn.id = %self.turn_id(), "A turn stopped; it goes on at the next start.");
-                return;
-            }
-            Err(_) => {
-                tracing::error!(turn.id = %self.turn_id(), "A turn panicked.");
-                unexpected()
-            }
-        };
-        self.fail(failure).await;
+    /// Waits until the turn is one of those that may run at once.
+    async fn take_place(&mut self) -> Result<(), Stopped> {
+        if self.life.place.is_none() {
+            let place = self.life.places.clone().acquire_owned();
+            self.life.place = self.attend_until_stop(place).await?.ok();
+        }
+        Ok(())
     }
 
-    async fn steps(&mut self) -> Result<(), Stopped> {
+    /// Between two steps a turn stops if the engine does.
+    fn before_step(&mut self) -> Result<&mut Self, Stopped> {
+        if self.life.stopping.is_cancelled() { Err(Stopped::ForNow) } else { Ok(self) }
+    }
+
+    /// Waits for `work`, and meanwhile does what it is told.
+    pub(super) async fn attend<F: Future>(&mut self, work: F) -> Result<F::Output, Stopped> {
+        let mut work = pin!(work);
         loop {
-            match self.thread.next() {
-                Next::AskModel => self.ask_model().await?,
-                Next::RunTools(calls) => self.run_tools(calls).await?,
-                Next::Complete(reason) => return self.complete(reason).await,
+            tokio::select! {
+                biased;
+                Some(command) = self.life.inbox.recv() => self.obey(command).await?,
+                output = &mut work => return Ok(output),
             }
+        }
+    }
+
+    /// As [`TurnRun::attend`], for work that a stop of the engine need not wait for.
+    async fn attend_until_stop<F: Future>(&mut self, work: F) -> Result<F::Output, Stopped> {
+        let stopping = self.life.stopping.clone();
+        let either = async move {
+            tokio::select! {
+                biased;
+                () = stopping.cancelled() => None,
+                output = work => Some(output),
+            }
+        };
+        self.attend(either).await?.ok_or(Stopped::ForNow)
+    }
+
+    /// Does what the turn is told.
+    pub(super) async fn obey(&mut self, command: Command) -> Result<(), Stopped> {
+        match command {
+            Command::Cancel(reply) if sabotage::by(Saboteur::IgnoreCancel) => {
+                let _ = reply.send(Ok(self.life.turn_id()));
+                Ok(())
+            }
+            Command::Cancel(reply) => Err(Stopped::Cancelled(reply)),
+            Command::Steer(message, reply) => {
+                let message_id = MessageId::new();
+                let committed = self.commit(Step::Steered { message_id, message }, Vec::new()).await;
+                answer(reply, message_id, committed)
+            }
+            Command::Respond(response, reply) => self.respond(response, reply).await,
         }
     }
 
     /// Commits a step with the events that tell of it, and takes it into the thread.
-    async fn commit(&mut self, step: Step, events: Vec<Event>) -> Result<(), WriteError> {
-        let record = events.into_iter().fold(Record::new().step(step.clone()), Record::event);
-        self.recorder.commit(record).await?;
-        self.thread.apply(step, self.recorder.last_ts());
+    pub(super) async fn commit(&mut self, step: Step, events: Vec<Event>) -> Result<(), WriteError> {
+        self.commit_all(Record::new(), vec![step], events).await
+    }
+
+    /// Commits `record` with steps and the events that tell of them, and takes the steps into the thread.
+    pub(super) async fn commit_all(
+        &mut self,
+        record: Record,
+        steps: Vec<Step>,
+        events: Vec<Event>,
+    ) -> Result<(), WriteError> {
+        let record = steps.iter().cloned().fold(record, Record::step).events(events);
+        self.life.recorder.commit(record).await?;
+        let ts = self.life.recorder.last_ts();
+        for step in steps {
+            self.thread.apply(step, ts);
+        }
         Ok(())
     }
 
@@ -119,36 +176,43 @@ impl TurnRun {
         loop {
             let error = match self.attempt(retry.attempt()).await? {
                 Ok((model, answer)) => {
-                    self.means.gateway.note(Ok(()));
+                    self.life.means.gateway.note(Ok(()));
                     self.starts = 0;
                     return Ok(self.answered(model, answer).await?);
                 }
                 Err(error) => error,
             };
-            self.means.gateway.note(Err(&error));
+            self.life.means.gateway.note(Err(&error));
+            self.spent(error.spent).await?;
             let attempt = retry.attempt();
-            let Some(delay) = retry.after(&error, self.means.clock.monotonic(), jitter()) else {
-                return Err(Stopped::Failed(failure(&error)));
+            let now = self.life.means.clock.monotonic();
+            let Some(delay) = retry.after(&error, now, jitter()) else {
+                return Err(Stopped::Failed(ending::provider_failure(&error)));
             };
-            tracing::warn!(turn.id = %self.turn_id(), attempt, %error, "A model call failed and is repeated.");
-            self.means.clock.sleep(delay).await;
+            let turn_id = self.life.turn_id();
+            tracing::warn!(turn.id = %turn_id, attempt, %error, "A model call failed and is repeated.");
+            let clock = self.life.means.clock.clone();
+            self.attend_until_stop(async move { clock.sleep(delay).await }).await?;
         }
     }
 
     /// Asks the model once, and tells of its answer while it comes.
-    async fn attempt(&mut self, attempt: u32) -> Result<Result<(String, Answer), ModelError>, WriteError> {
-        let model = match self.means.gateway.model() {
+    async fn attempt(&mut self, attempt: u32) -> Result<Result<(String, Answer), ModelError>, Stopped> {
+        let means = self.life.means.clone();
+        let model = match means.gateway.model() {
             Ok(model) => model,
             Err(error) => return Ok(Err(error)),
         };
         self.telling.begin_attempt();
+        let repaired = self.repaired();
+        let messages = repaired.as_ref().map_or(self.thread.messages(), |repaired| &repaired.messages);
         let mut parts = model.ask(&Request {
-            system: &self.means.soul,
-            messages: self.thread.messages(),
-            tools: self.means.toolbox.specs(),
+            system: &means.soul,
+            messages,
+            tools: means.toolbox.specs(),
             thinking: self.thread.turn().options().super_thinking,
         });
-        while let Some(part) = parts.next().await {
+        while let Some(part) = self.attend(parts.next()).await? {
             match part {
                 Ok(Part::Done(answer)) => {
                     let last = self.telling.finish();
@@ -165,16 +229,28 @@ impl TurnRun {
         Ok(Err(ModelError::new(ModelErrorKind::Broken, "the provider's answer ended before it was whole")))
     }
 
+    /// The conversation as every vendor takes it, where what there is would be refused.
+    fn repaired(&self) -> Option<Repaired> {
+        if sabotage::by(Saboteur::LeaveCallsOpen) {
+            return None;
+        }
+        let repaired = models::repair(self.thread.messages())?;
+        for note in &repaired.notes {
+            tracing::warn!(turn.id = %self.life.turn_id(), note, "The conversation had to be repaired.");
+        }
+        Some(repaired)
+    }
+
     async fn tell(&mut self, tell: Vec<Tell>, attempt: u32) -> Result<(), WriteError> {
         for tell in tell {
             let event = match tell {
-                Tell::Show(Part::Start(kind)) => Some(self.blocks.start(kind)),
-                Tell::Show(Part::Delta(text)) => self.blocks.delta(text),
-                Tell::Show(Part::Stop) => self.blocks.stop(),
+                Tell::Show(Part::Start(kind)) => Some(self.life.blocks.start(kind)),
+                Tell::Show(Part::Delta(text)) => self.life.blocks.delta(text),
+                Tell::Show(Part::Stop) => self.life.blocks.stop(),
                 Tell::Show(Part::Done(_)) => None,
                 Tell::Void => {
-                    if let Some(stop) = self.blocks.stop() {
-                        self.recorder.event(stop).await?;
+                    if let Some(stop) = self.life.blocks.stop() {
+                        self.life.recorder.event(stop).await?;
                     }
                     let turn = self.thread.turn();
                     let (message_id, void_after) = (turn.message_id(), turn.step_ts());
@@ -183,7 +259,7 @@ impl TurnRun {
                 }
             };
             if let Some(event) = event {
-                self.recorder.event(event).await?;
+                self.life.recorder.event(event).await?;
             }
         }
         Ok(())
@@ -197,86 +273,28 @@ impl TurnRun {
         self.commit(step, vec![Event::Usage(usage)]).await
     }
 
-    /// Sees to all calls of an answer: those that were under way when the engine stopped, and new ones.
-    async fn run_tools(&mut self, calls: Vec<OpenCall>) -> Result<(), Stopped> {
-        let mut ready = Vec::new();
-        let mut fresh = Vec::new();
-        for OpenCall { call, intended } in calls {
-            let tool = self.means.toolbox.find(&call.name);
-            match (tool, &call.broken) {
-                (_, Some(reason)) => self.refuse(&call, reason.clone(), true).await?,
-                (Some(tool), None) if !intended => {
-                    fresh.push((call.clone(), tool.idempotent()));
-                    ready.push((call, tool));
-                }
-                (Some(tool), None) if tool.idempotent() => ready.push((call, tool)),
-                // It may have run, also if the tool is no longer there.
-                (_, None) if intended => self.refuse(&call, OUTCOME_UNKNOWN.into(), false).await?,
-                (_, None) => {
-                    let reason = format!("there is no tool called `{}`", call.name);
-                    self.refuse(&call, reason, true).await?;
-                }
-            }
-        }
-        self.intend(fresh).await?;
-        let mut running: FuturesUnordered<_> =
-            ready.into_iter().map(|(call, tool)| run(call, tool)).collect();
-        while let Some((call, outcome, memory)) = running.next().await {
-            self.resulted(&call, outcome, memory).await?;
-        }
-        Ok(())
-    }
-
-    /// Puts on record that these calls are about to run, before the first of them does.
-    async fn intend(&mut self, calls: Vec<(ToolUse, bool)>) -> Result<(), WriteError> {
-        if calls.is_empty() {
+    /// A failed attempt is billed too.
+    async fn spent(&mut self, tokens: Tokens) -> Result<(), WriteError> {
+        if tokens == Tokens::default() {
             return Ok(());
         }
-        let mut record = Record::new();
-        let mut steps = Vec::new();
-        for (call, idempotent) in calls {
-            let step = Step::Intended { call_id: call.call_id };
-            record = record.step(step.clone()).event(tool_call(&call));
-            if !idempotent {
-                record = record.against_power_loss();
-            }
-            steps.push(step);
-        }
-        self.recorder.commit(record).await?;
-        let ts = self.recorder.last_ts();
-        for step in steps {
-            self.thread.apply(step, ts);
-        }
-        Ok(())
+        let model = self.life.means.gateway.model().map(|model| model.name().to_owned()).unwrap_or_default();
+        let mut usage = self.thread.turn().usage().clone();
+        tokens.add_to(&mut usage);
+        usage.model.clone_from(&model);
+        self.commit(Step::Spent { model, tokens }, vec![Event::Usage(usage)]).await
     }
 
-    /// A call that is not run, or not again. `tell` where no client has seen it yet.
-    async fn refuse(&mut self, call: &ToolUse, reason: String, tell: bool) -> Result<(), WriteError> {
-        let outcome = ToolOutcome { output: String::new(), error: Some(reason), duration_ms: 0 };
-        let mut events: Vec<Event> = tell.then(|| tool_call(call)).into_iter().collect();
-        events.push(tool_result(call, &outcome));
-        self.commit(Step::Resulted { call_id: call.call_id, outcome }, events).await
-    }
-
-    async fn resulted(
-        &mut self,
-        call: &ToolUse,
-        outcome: ToolOutcome,
-        memory: Vec<(String, serde_json::Value)>,
-    ) -> Result<(), WriteError> {
-        let event = tool_result(call, &outcome);
-        let step = Step::Resulted { call_id: call.call_id, outcome };
-        let mut record = Record::new().step(step.clone());
-        for (key, value) in memory {
-            let update = WorkingMemoryUpdate { key: key.clone(), value: value.clone() };
-            record = record.working_memory(key, value).event(Event::WorkingMemoryUpdate(update));
+    /// Ends the turn well, unless it was told something in the last moment; whether it did.
+    async fn complete(&mut self, stop_reason: StopReason) -> Result<bool, Stopped> {
+        while let Ok(command) = self.life.inbox.try_recv() {
+            self.obey(command).await?;
         }
-        self.recorder.commit(record.event(event)).await?;
-        self.thread.apply(step, self.recorder.last_ts());
-        Ok(())
-    }
-
-    async fn complete(&mut self, stop_reason: StopReason) -> Result<(), Stopped> {
+        if self.thread.next() != Next::Complete(stop_reason) {
+            return Ok(false);
+        }
+        // What comes from here on finds no turn.
+        self.life.inbox.close();
         let message_id = self.thread.turn().message_id();
         let (answer_message_id, text) = match self.thread.turn().last_answer() {
             Some((id, answer)) => (*id, answer.text()),
@@ -285,88 +303,65 @@ impl TurnRun {
         };
         let completed = Lifecycle::Completed { message_id, answer_message_id, text, stop_reason };
         let step = Step::Ended { outcome: TurnOutcome::Completed { stop_reason } };
-        Ok(self.commit(step, vec![Event::ThreadLifecycle(completed)]).await?)
+        let mut record = Record::new();
+        if sabotage::by(Saboteur::StoreThread) {
+            let value = format!("{:?}", self.thread.messages()).into();
+            record = record.memory(MemoryWrite { key: self.life.turn_id().to_string(), value });
+        }
+        self.commit_all(record, vec![step], vec![Event::ThreadLifecycle(completed)]).await?;
+        Ok(true)
+    }
+
+    /// Ends the turn as `stopped` says.
+    pub(super) async fn stop(self, stopped: Stopped) {
+        match stopped {
+            Stopped::Failed(failure) => self.fail(failure).await,
+            Stopped::Cancelled(reply) => self.cancel(reply).await,
+            Stopped::ForNow => {}
+            Stopped::Unwritable(error) => {
+                tracing::error!(%error, turn.id = %self.life.turn_id(), "A turn stopped; it goes on at the next start.");
+            }
+        }
     }
 
     /// Ends the turn with `failure`.
-    pub(super) async fn fail(mut self, failure: Failure) {
-        let open_block = self.blocks.stop();
-        end_errored(&self.recorder, self.thread.turn().message_id(), open_block, failure).await;
+    async fn fail(mut self, failure: Failure) {
+        let before = self.closing("the turn failed before the call's result was known");
+        ending::errored(&self.life.recorder, self.thread.turn().message_id(), before, failure).await;
     }
-}
 
-/// Ends a turn with `failure`: the last two events are that it errored and why.
-pub(super) async fn end_errored(
-    recorder: &Recorder,
-    message_id: MessageId,
-    open_block: Option<Event>,
-    failure: Failure,
-) {
-    let turn_id = recorder.turn_id();
-    tracing::warn!(turn.id = %turn_id, code = ?failure.code, message = failure.message, "A turn failed.");
-    let mut record =
-        Record::new().step(Step::Ended { outcome: TurnOutcome::Errored { failure: failure.clone() } });
-    if let Some(stop) = open_block {
-        record = record.event(stop);
+    /// The person did not answer in time.
+    pub(super) async fn expire(self) {
+        let message =
+            "nobody answered in time, so the turn was ended; send the message again to go on".into();
+        self.fail(Failure { code: FailureCode::HitlExpired, message, retryable: true }).await;
     }
-    let errored = Event::ThreadLifecycle(Lifecycle::Errored { message_id });
-    if let Err(error) = recorder.commit(record.event(errored).event(Event::Error(failure))).await {
-        tracing::error!(%error, turn.id = %turn_id, "A failed turn could not be ended.");
-    }
-}
 
-/// Runs one tool. What goes wrong in it becomes the call's outcome.
-async fn run(call: ToolUse, tool: Arc<dyn Tool>) -> (ToolUse, ToolOutcome, Vec<(String, serde_json::Value)>) {
-    let began = std::time::Instant::now();
-    let result = AssertUnwindSafe(tool.run(Invocation { input: call.input.clone(), answers: Vec::new() }))
-        .catch_unwind()
-        .await;
-    let duration_ms = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
-    let failed = |error: String| ToolOutcome { output: String::new(), error: Some(error), duration_ms };
-    let (outcome, memory) = match result {
-        Ok(Ok(ToolStep::Done(ToolOutput { text, working_memory }))) => {
-            (ToolOutcome { output: text, error: None, duration_ms }, working_memory)
+    /// Ends the turn by the user's wish. What the model has said so far stays in the conversation.
+    async fn cancel(mut self, reply: Reply<TurnId>) {
+        let said = self.telling.text().map(ending::said);
+        let mut events = self.closing("the turn was cancelled before the call's result was known");
+        let message_id = self.thread.turn().message_id();
+        events.push(Event::ThreadLifecycle(Lifecycle::Cancelled { message_id }));
+        let turn_id = self.life.turn_id();
+        let committed = self.commit(Step::Ended { outcome: TurnOutcome::Cancelled { said } }, events).await;
+        if let Err(Stopped::Unwritable(error)) = answer(reply, turn_id, committed) {
+            tracing::error!(%error, turn.id = %turn_id, "A turn could not be cancelled; it goes on at the next start.");
         }
-        Ok(Ok(ToolStep::Ask(_))) => (failed("nobody can be asked".into()), Vec::new()),
-        Ok(Err(error)) => (failed(error.0), Vec::new()),
-        Err(_) => (failed("the tool crashed".into()), Vec::new()),
-    };
-    (call, outcome, memory)
+    }
+
+    /// What clients must be told so that nothing of the turn is left open: its block, and calls without a result.
+    fn closing(&mut self, why: &str) -> Vec<Event> {
+        let results = self.thread.calls_told_open().map(|call| ending::without_result(call, why));
+        self.life.blocks.stop().into_iter().chain(results).collect()
+    }
 }
 
-fn tool_call(call: &ToolUse) -> Event {
-    Event::ToolCall(ToolCall {
-        tool_call_id: call.call_id,
-        tool: call.name.clone(),
-        input: call.input.clone(),
-    })
-}
-
-fn tool_result(call: &ToolUse, outcome: &ToolOutcome) -> Event {
-    Event::ToolResult(ToolResult {
-        tool_call_id: call.call_id,
-        tool: call.name.clone(),
-        output: outcome.output.clone(),
-        error: outcome.error.clone(),
-        duration_ms: outcome.duration_ms,
-    })
-}
-
-fn failure(error: &ModelError) -> Failure {
-    let (code, retryable) = match error.kind {
-        ModelErrorKind::NotConfigured => (FailureCode::ProviderNotConfigured, false),
-        ModelErrorKind::Auth => (FailureCode::ProviderAuth, false),
-        ModelErrorKind::Refused => (FailureCode::ProviderRefused, false),
-        ModelErrorKind::Quota => (FailureCode::ProviderUnavailable, false),
-        ModelErrorKind::Busy | ModelErrorKind::Broken => (FailureCode::ProviderUnavailable, true),
-    };
-    Failure { code, message: error.message.clone(), retryable }
-}
-
-/// What a client is told of a failure that is ours.
-pub(super) fn unexpected() -> Failure {
-    let message = "unexpected failure; the engine's log has the details".into();
-    Failure { code: FailureCode::InternalError, message, retryable: false }
+/// Answers a command with `value`, if it is on record.
+pub(super) fn answer<T>(reply: Reply<T>, value: T, committed: Result<(), WriteError>) -> Result<(), Stopped> {
+    // Who asked may have gone.
+    let _ = reply.send(committed.clone().map(|()| value).map_err(AgentError::from));
+    Ok(committed?)
 }
 
 /// A random number from 0 to 1. Without randomness all engines back off alike, which is no reason to fail.

@@ -7,6 +7,7 @@
 use contract::event::{BlockType, Event, Lifecycle};
 
 use crate::models::Part;
+use crate::sabotage::{self, Saboteur};
 
 /// What to tell.
 #[derive(Clone, Debug, PartialEq)]
@@ -70,6 +71,13 @@ impl Telling {
         telling
     }
 
+    /// The output text that clients have of the step, if there is any.
+    pub(super) fn text(&self) -> Option<String> {
+        let texts = self.told.iter().filter(|block| block.kind == BlockType::Text);
+        let text: String = texts.map(|block| block.text.as_str()).collect();
+        (!text.trim().is_empty()).then_some(text)
+    }
+
     /// The kind of the block that clients have seen begin and not end.
     pub(super) fn open_block(&self) -> Option<BlockType> {
         self.told.last().filter(|block| !block.ended).map(|block| block.kind)
@@ -77,6 +85,9 @@ impl Telling {
 
     /// An attempt at the step begins.
     pub(super) fn begin_attempt(&mut self) {
+        if sabotage::by(Saboteur::ForgetTold) {
+            self.told.clear();
+        }
         self.repeating = (!self.told.is_empty()).then(Repeating::default);
     }
 

@@ -221,7 +221,7 @@ async fn one_turn_runs_per_task_and_tasks_run_side_by_side() {
     let reader = rig.begin(json!({"task_id": "t", "message": "one"})).await.unwrap();
     gate.reached().await;
     let second = rig.begin(json!({"task_id": "t", "message": "two"})).await;
-    assert!(matches!(second, Err(ExecuteError::Busy)));
+    assert!(matches!(second, Err(AgentError::Busy)));
     let other = rig.run(json!({"task_id": "other", "message": "three"})).await;
     assert_eq!(final_text(&other), "three");
     gate.release();
@@ -277,23 +277,26 @@ async fn the_cap_on_model_calls_ends_a_turn_well_with_its_calls_answered() {
 }
 
 #[tokio::test]
-async fn what_this_version_cannot_do_is_refused_by_name_and_begins_nothing() {
+async fn what_cannot_be_is_refused_by_name_and_begins_nothing() {
     let rig = Rig::new(Wire::AnthropicMessages).await;
-    let id = MessageId::new().to_string();
-    for (field, value) in [
-        ("message", json!("")),
-        ("message", json!(" \n\t")),
-        ("edit_message_id", json!(id)),
-        ("retry_message_id", json!(id)),
-        ("media", json!([{"type": "text", "text": "x"}])),
+    let sound = json!([{"type": "document", "media_type": "audio/wav", "data": "aGk="}]);
+    for (field, fields) in [
+        ("message", json!({"message": ""})),
+        ("message", json!({"message": " \n\t"})),
+        ("message", json!({"message": "", "edit_message_id": "msg_1"})),
+        ("edit_message_id", json!({"edit_message_id": "msg_1", "retry_message_id": "msg_1"})),
+        ("media", json!({"retry_message_id": "msg_1", "media": [{"type": "text", "text": "x"}]})),
+        ("media[0]", json!({"media": sound})),
     ] {
         let mut request = json!({"task_id": "t", "message": "hi"});
-        request[field] = value;
-        let Err(ExecuteError::Invalid(message)) = rig.begin(request).await else { panic!("{field}") };
-        assert!(message.starts_with(&format!("`{field}`: ")), "{message}");
+        request.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+        let Err(AgentError::Invalid(message)) = rig.begin(request).await else { panic!("{field}") };
+        assert!(message.starts_with(&format!("`{field}`")), "{message}");
     }
-    assert!(matches!(rig.agent.replay(Some(task_id("t")), 0), Err(ReplayError::UnknownTask)));
-    assert!(matches!(rig.agent.replay(None, 0), Err(ReplayError::UnknownTask)));
+    let edit = json!({"task_id": "t", "message": "hi", "edit_message_id": "msg_1"});
+    assert!(matches!(rig.begin(edit).await, Err(AgentError::UnknownTask)));
+    assert!(matches!(rig.agent.replay(Some(task_id("t")), 0), Err(AgentError::UnknownTask)));
+    assert!(matches!(rig.agent.replay(None, 0), Err(AgentError::UnknownTask)));
 }
 
 #[tokio::test]
@@ -301,7 +304,7 @@ async fn a_stopping_agent_begins_nothing() {
     let rig = Rig::new(Wire::AnthropicMessages).await;
     rig.agent.stop(Duration::from_secs(5)).await;
     let refused = rig.begin(json!({"task_id": "t", "message": "hi"})).await;
-    assert!(matches!(refused, Err(ExecuteError::Stopping)));
+    assert!(matches!(refused, Err(AgentError::Stopping)));
     assert!(rig.brain.last_task().unwrap().is_none());
 }
 

@@ -3,12 +3,15 @@
 //! Whatever happened to earlier turns, what the fold gives is a valid conversation: every call is followed by
 //! its result, one that was never run by a result that says so.
 
-use contract::event::{StopReason, Usage};
-use contract::{CallId, MessageId, TurnId};
+use contract::event::{HitlKind, StopReason, Usage};
+use contract::{CallId, HitlId, MessageId, TurnId};
 
-use crate::brain::steps::{Step, TurnOptions};
+use super::branch::{Branch, Place};
+use crate::brain::steps::{Opened, Said, Step, TurnOptions, TurnOutcome};
 use crate::brain::{Brain, StoredStep, TaskRow};
-use crate::models::{Answer, Message, ToolOutcome, ToolReply, ToolUse};
+use crate::models::{Answer, Block, Content, Message, ToolOutcome, ToolReply, ToolUse};
+use crate::sabotage::{self, Saboteur};
+use crate::tools::PersonsAnswer;
 
 /// What a turn does next.
 #[derive(Clone, Debug, PartialEq)]
@@ -17,32 +20,77 @@ pub(crate) enum Next {
     AskModel,
     /// See to the calls of the last answer that have no result.
     RunTools(Vec<OpenCall>),
+    /// Wait for a person.
+    Wait(Asked),
     /// End well.
     Complete(StopReason),
 }
 
-/// A call without a result.
+/// A call without a result that waits for nobody.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct OpenCall {
     /// The call.
     pub(crate) call: ToolUse,
-    /// Whether its intent is on record: then it may have run.
-    pub(crate) intended: bool,
+    /// How far it has come.
+    pub(crate) stage: OpenStage,
+    /// Whether clients have seen it.
+    pub(crate) told: bool,
+    /// What its tool asked and was answered.
+    pub(crate) answers: Vec<PersonsAnswer>,
+}
+
+/// How far a call has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum OpenStage {
+    /// Nobody has looked at it.
+    New,
+    /// It may run, or run on: a person has given leave or answered.
+    Ready,
+    /// Its intent is on record: it may have run.
+    Running,
+}
+
+/// A request for a person.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Asked {
+    /// The request.
+    pub(crate) request_id: HitlId,
+    /// The call for which it is made.
+    pub(crate) call_id: CallId,
+    /// What is wanted.
+    pub(crate) kind: HitlKind,
+    /// The text to show.
+    pub(crate) question: String,
+    /// Answers to choose from.
+    pub(crate) options: Option<Vec<String>>,
 }
 
 /// A conversation and its current turn.
 #[derive(Debug)]
 pub(crate) struct Thread {
-    messages: Vec<Message>,
+    branch: Branch,
     calls: Vec<CallState>,
+    /// Who waits for a person, in their order. The first one is shown.
+    asked: Vec<Asked>,
+    /// What the user said since the model was asked last.
+    steered: Vec<(MessageId, String)>,
     turn: Turn,
 }
 
 #[derive(Debug)]
 struct CallState {
     call: ToolUse,
-    intended: bool,
-    outcome: Option<ToolOutcome>,
+    stage: Stage,
+    told: bool,
+    answers: Vec<PersonsAnswer>,
+    remarks: Vec<Content>,
+}
+
+#[derive(Debug)]
+enum Stage {
+    Open(OpenStage),
+    Waiting,
+    Done(ToolOutcome),
 }
 
 /// The turn that runs.
@@ -57,10 +105,6 @@ pub(crate) struct Turn {
 }
 
 impl Turn {
-    fn opened(message_id: MessageId, options: TurnOptions) -> Self {
-        Self { message_id, options, answers: 0, last_answer: None, usage: Usage::default(), step_ts: 0 }
-    }
-
     /// The user's message.
     pub(crate) fn message_id(&self) -> MessageId {
         self.message_id
@@ -95,41 +139,70 @@ pub(crate) struct NotOpened(TurnId);
 impl Thread {
     /// Reads the conversation of `task` up to where `turn_id` stands.
     pub(crate) fn load(brain: &Brain, task: TaskRow, turn_id: TurnId) -> Result<Self, LoadError> {
-        Ok(Self::fold(brain.steps(task)?, turn_id)?)
+        let steps = brain.steps(task)?;
+        if steps.last().is_none_or(|last| last.turn_id != turn_id) {
+            return Err(NotOpened(turn_id).into());
+        }
+        Self::last(brain, steps)?.ok_or_else(|| NotOpened(turn_id).into())
     }
 
-    fn fold(steps: Vec<StoredStep>, turn_id: TurnId) -> Result<Self, NotOpened> {
-        let mut thread: Option<Self> = None;
-        let mut current = None;
-        for StoredStep { turn_id: of, ts, step } in steps {
-            current = Some(of);
-            match (step, &mut thread) {
-                (Step::Opened { message_id, message, options }, thread) => {
-                    let turn = Turn::opened(message_id, options);
-                    let thread = match thread {
-                        Some(thread) => {
-                            thread.settle_calls();
-                            thread.turn = turn;
-                            thread
-                        }
-                        None => thread.insert(Self { messages: Vec::new(), calls: Vec::new(), turn }),
-                    };
-                    thread.messages.push(Message::user(message));
-                    thread.turn.step_ts = ts;
-                }
-                (step, Some(thread)) => thread.apply(step, ts),
-                (_, None) => return Err(NotOpened(of)),
+    /// Reads the conversation of `task` up to the end of its last turn; none if it has none.
+    pub(crate) fn load_last(brain: &Brain, task: TaskRow) -> Result<Option<Self>, LoadError> {
+        Self::last(brain, brain.steps(task)?)
+    }
+
+    fn last(brain: &Brain, steps: Vec<StoredStep>) -> Result<Option<Self>, LoadError> {
+        let mut thread = Self::fold(steps)?;
+        let missing = thread.iter_mut().flat_map(|thread| thread.branch.media());
+        for media in missing.filter(|media| media.data.is_none()) {
+            media.data = brain.media(&media.hash)?.map(Into::into);
+        }
+        Ok(thread)
+    }
+
+    fn fold(steps: Vec<StoredStep>) -> Result<Option<Self>, NotOpened> {
+        steps.into_iter().try_fold(None, |thread: Option<Self>, StoredStep { turn_id, ts, step, .. }| match (
+            step, thread,
+        ) {
+            (Step::Opened(opened), thread) => Ok(Some(Self::open(thread, opened, ts))),
+            (Step::Unknown, thread) => Ok(thread),
+            (_, None) => Err(NotOpened(turn_id)),
+            (step, Some(mut thread)) => {
+                thread.apply(step, ts);
+                Ok(Some(thread))
             }
+        })
+    }
+
+    /// The thread once a turn is opened, after the turns `before` it.
+    pub(crate) fn open(before: Option<Self>, opened: Opened, ts: i64) -> Self {
+        let Opened { message_id, message, media, options, base } = opened;
+        let mut branch = before.map(Self::ended).unwrap_or_default();
+        branch.go_to(base);
+        if !base.is_retry() {
+            let text = Content::Text { text: message };
+            let content = std::iter::once(text).chain(media).collect();
+            branch.push(Message::User { content }, Place::Opening { message_id, ts });
         }
-        match thread {
-            Some(thread) if current == Some(turn_id) => Ok(thread),
-            _ => Err(NotOpened(turn_id)),
-        }
+        let usage = Usage::default();
+        let turn = Turn { message_id, options, answers: 0, last_answer: None, usage, step_ts: ts };
+        Self { branch, calls: Vec::new(), asked: Vec::new(), steered: Vec::new(), turn }
+    }
+
+    /// What remains of the conversation when its turn is over.
+    fn ended(mut self) -> Branch {
+        self.settle();
+        self.branch
     }
 
     /// The conversation, as a model is sent it. Valid whenever [`Thread::next`] says [`Next::AskModel`].
     pub(crate) fn messages(&self) -> &[Message] {
-        &self.messages
+        self.branch.messages()
+    }
+
+    /// The conversation and where its messages came from.
+    pub(crate) fn branch(&self) -> &Branch {
+        &self.branch
     }
 
     /// The turn that runs.
@@ -137,18 +210,34 @@ impl Thread {
         &self.turn
     }
 
+    /// What waits for a person, in its order. The first one is shown to them.
+    pub(crate) fn asked(&self) -> &[Asked] {
+        &self.asked
+    }
+
+    /// A call of the last answer.
+    pub(crate) fn call(&self, call_id: CallId) -> Option<&ToolUse> {
+        self.calls.iter().map(|state| &state.call).find(|call| call.call_id == call_id)
+    }
+
+    /// The calls that clients have seen and whose result they have not.
+    pub(crate) fn calls_told_open(&self) -> impl Iterator<Item = &ToolUse> {
+        self.calls
+            .iter()
+            .filter(|state| state.told && !matches!(state.stage, Stage::Done(_)))
+            .map(|state| &state.call)
+    }
+
     /// What the turn does next.
     pub(crate) fn next(&self) -> Next {
-        let open: Vec<OpenCall> = self
-            .calls
-            .iter()
-            .filter(|state| state.outcome.is_none())
-            .map(|state| OpenCall { call: state.call.clone(), intended: state.intended })
-            .collect();
+        let open: Vec<OpenCall> = self.calls.iter().filter_map(CallState::open).collect();
         if !open.is_empty() {
             return Next::RunTools(open);
         }
-        if self.turn.last_answer.as_ref().is_some_and(|(_, answer)| answer.calls().next().is_none()) {
+        if let Some(asked) = self.asked.first() {
+            return Next::Wait(asked.clone());
+        }
+        if matches!(self.messages().last(), Some(Message::Assistant { .. })) {
             return Next::Complete(StopReason::EndTurn);
         }
         if self.turn.answers >= self.turn.options.max_turns {
@@ -159,55 +248,120 @@ impl Thread {
 
     /// Takes in a step after the opening that is now on record.
     pub(crate) fn apply(&mut self, step: Step, ts: i64) {
-        self.turn.step_ts = ts;
+        if step.moves_on() {
+            self.turn.step_ts = ts;
+        }
         match step {
-            // Folded where the turn changes.
-            Step::Opened { .. } => {}
-            Step::Answered { message_id, model, answer } => {
-                self.turn.answers += 1;
-                answer.usage.add_to(&mut self.turn.usage);
-                self.turn.usage.model.clone_from(&model);
-                let state = |call: &ToolUse| CallState { call: call.clone(), intended: false, outcome: None };
-                self.calls = answer.calls().map(state).collect();
-                self.messages.push(Message::Assistant { model, blocks: answer.blocks.clone() });
-                self.turn.last_answer = Some((message_id, answer));
+            // An opening makes a thread of its own.
+            Step::Opened(_) | Step::Unknown => {}
+            Step::Answered { message_id, model, answer } => self.answered(message_id, model, answer),
+            Step::Spent { model, tokens } => {
+                tokens.add_to(&mut self.turn.usage);
+                self.turn.usage.model = model;
             }
-            Step::Intended { call_id } => {
-                if let Some(state) = self.call(call_id) {
-                    state.intended = true;
+            Step::Steered { message_id, message } => {
+                self.steered.push((message_id, message));
+                // The model has answered and would not be asked again: now it will be.
+                if self.calls.is_empty() && matches!(self.messages().last(), Some(Message::Assistant { .. }))
+                {
+                    self.settle();
                 }
             }
-            Step::Resulted { call_id, outcome } => {
-                if let Some(state) = self.call(call_id) {
-                    state.outcome = Some(outcome);
+            Step::Asked { request_id, call_id, kind, question, options } => {
+                self.with_call(call_id, |state| state.stage = Stage::Waiting);
+                self.asked.push(Asked { request_id, call_id, kind, question, options });
+            }
+            Step::Resolved { request_id, answer, remarks } => self.resolved(request_id, answer, remarks),
+            Step::Intended { call_id } => self.with_call(call_id, |state| {
+                state.stage = Stage::Open(OpenStage::Running);
+                state.told = true;
+            }),
+            Step::Resulted { call_id, outcome, memory } => {
+                self.with_call(call_id, |state| state.stage = Stage::Done(outcome));
+                for write in memory {
+                    self.branch.wrote(write);
                 }
-                if self.calls.iter().all(|state| state.outcome.is_some()) {
-                    self.settle_calls();
+                if self.calls.iter().all(|state| matches!(state.stage, Stage::Done(_))) {
+                    self.settle();
                 }
             }
-            Step::Ended { .. } => self.settle_calls(),
+            Step::Ended { outcome } => {
+                self.settle();
+                if let TurnOutcome::Cancelled { said: Some(Said { message_id, text }) } = outcome {
+                    let blocks = vec![Block::Text { text }];
+                    let message = Message::Assistant { model: String::new(), blocks };
+                    self.branch.push(message, Place::Answer { message_id });
+                }
+            }
         }
     }
 
-    fn call(&mut self, call_id: CallId) -> Option<&mut CallState> {
-        self.calls.iter_mut().find(|state| state.call.call_id == call_id)
-    }
-
-    /// Turns the calls of the last answer into the message that answers them.
-    fn settle_calls(&mut self) {
+    fn answered(&mut self, message_id: MessageId, model: String, answer: Answer) {
+        self.turn.answers += 1;
+        answer.usage.add_to(&mut self.turn.usage);
+        self.turn.usage.model.clone_from(&model);
+        self.calls = answer.calls().map(CallState::new).collect();
+        let message = Message::Assistant { model, blocks: answer.blocks.clone() };
+        self.branch.push(message, Place::Answer { message_id });
+        self.turn.last_answer = Some((message_id, answer));
         if self.calls.is_empty() {
-            return;
+            self.settle();
         }
-        let replies = self.calls.drain(..).map(|CallState { call, intended, outcome }| {
-            let (text, is_error) = match outcome {
-                Some(ToolOutcome { error: Some(error), .. }) => (error, true),
-                Some(ToolOutcome { output, error: None, .. }) => (output, false),
-                None if intended => (OUTCOME_UNKNOWN.to_owned(), true),
-                None => (NEVER_RUN.to_owned(), true),
-            };
-            ToolReply { provider_id: call.provider_id, text, remarks: Vec::new(), is_error }
+    }
+
+    fn resolved(&mut self, request_id: HitlId, answer: String, remarks: Vec<Content>) {
+        let Some(at) = self.asked.iter().position(|asked| asked.request_id == request_id) else { return };
+        let Asked { call_id, kind, .. } = self.asked.remove(at);
+        self.with_call(call_id, |state| {
+            state.stage = Stage::Open(OpenStage::Ready);
+            state.remarks.extend(remarks);
+            if kind == HitlKind::Question {
+                state.answers.push(PersonsAnswer { answer });
+            }
         });
-        self.messages.push(Message::Results(replies.collect()));
+    }
+
+    fn with_call(&mut self, call_id: CallId, change: impl FnOnce(&mut CallState)) {
+        if let Some(state) = self.calls.iter_mut().find(|state| state.call.call_id == call_id) {
+            change(state);
+        }
+    }
+
+    /// Closes a step of the conversation: the calls of the last answer become the message that answers them, and
+    /// what the user said meanwhile follows.
+    fn settle(&mut self) {
+        self.asked.clear();
+        let replies: Vec<_> = self.calls.drain(..).map(CallState::reply).collect();
+        if !replies.is_empty() && !sabotage::by(Saboteur::LeaveCallsOpen) {
+            self.branch.push(Message::Results(replies), Place::Results);
+        }
+        for (message_id, text) in self.steered.drain(..) {
+            self.branch.push(Message::user(text), Place::Steered { message_id });
+        }
+    }
+}
+
+impl CallState {
+    fn new(call: &ToolUse) -> Self {
+        let stage = Stage::Open(OpenStage::New);
+        Self { call: call.clone(), stage, told: false, answers: Vec::new(), remarks: Vec::new() }
+    }
+
+    fn open(&self) -> Option<OpenCall> {
+        let Stage::Open(stage) = self.stage else { return None };
+        Some(OpenCall { call: self.call.clone(), stage, told: self.told, answers: self.answers.clone() })
+    }
+
+    fn reply(self) -> ToolReply {
+        let (text, is_error) = match self.stage {
+            Stage::Done(ToolOutcome { error: Some(error), .. }) => (error, true),
+            Stage::Done(ToolOutcome { output, error: None, .. }) => (output, false),
+            Stage::Open(OpenStage::Running) => (OUTCOME_UNKNOWN.to_owned(), true),
+            // A tool that had asked had begun, and stopped at its question.
+            Stage::Open(_) | Stage::Waiting if self.told => (STOPPED_AT_QUESTION.to_owned(), true),
+            Stage::Open(_) | Stage::Waiting => (NEVER_RUN.to_owned(), true),
+        };
+        ToolReply { provider_id: self.call.provider_id, text, remarks: self.remarks, is_error }
     }
 }
 
@@ -215,6 +369,8 @@ impl Thread {
 pub(crate) const OUTCOME_UNKNOWN: &str = "The outcome of this call is unknown: it was cut off after it had begun. \
                                           It may have taken effect. Check before you call it again.";
 const NEVER_RUN: &str = "This call was not run: the turn ended before.";
+const STOPPED_AT_QUESTION: &str =
+    "This call was not finished: the turn ended before the person had answered it.";
 
 /// Why a conversation could not be read.
 #[derive(Debug, thiserror::Error)]

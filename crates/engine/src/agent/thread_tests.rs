@@ -1,12 +1,13 @@
 //! The fold over random journals, cut at every step: whatever came before, what a model would be sent is a valid
 //! conversation, and what the turn does next is right.
 
+use contract::Timestamp;
 use contract::event::{Failure, FailureCode};
 use proptest::prelude::*;
 use serde_json::json;
 
 use super::*;
-use crate::brain::steps::TurnOutcome;
+use crate::brain::steps::{Base, TurnOutcome};
 use crate::models::{Block, Tokens};
 
 /// A journal, written by the rules that a turn keeps and by random choices where it has any.
@@ -18,7 +19,7 @@ struct Journal {
     may_answer: bool,
 }
 
-const OPTIONS: TurnOptions = TurnOptions { max_turns: 3, super_thinking: false };
+const OPTIONS: TurnOptions = TurnOptions { max_turns: 3, super_thinking: false, direct: false };
 
 impl Journal {
     fn random(choices: &[(u8, u8)]) -> Vec<StoredStep> {
@@ -54,7 +55,7 @@ impl Journal {
 
     fn push(&mut self, step: Step) {
         let ts = i64::try_from(self.steps.len()).unwrap() + 1;
-        self.steps.push(StoredStep { turn_id: self.turn.unwrap(), ts, step });
+        self.steps.push(stored(self.turn.unwrap(), ts, step));
     }
 
     fn open_turn(&mut self) {
@@ -75,7 +76,7 @@ impl Journal {
         let (call_id, _) = self.open.remove(at);
         let error = (!well).then(|| "failed".to_owned());
         let output = if well { format!("result of {call_id}") } else { String::new() };
-        self.push(Step::Resulted { call_id, outcome: ToolOutcome { output, error, duration_ms: 1 } });
+        self.push(resulted(call_id, ToolOutcome { output, error, duration_ms: 1 }));
     }
 
     fn end(&mut self, outcome: TurnOutcome) {
@@ -89,7 +90,21 @@ fn failure() -> Failure {
 }
 
 fn opened(message: &str) -> Step {
-    Step::Opened { message_id: MessageId::new(), message: message.into(), options: OPTIONS }
+    Step::Opened(Opened {
+        message_id: MessageId::new(),
+        message: message.into(),
+        media: Vec::new(),
+        options: OPTIONS,
+        base: Base::End,
+    })
+}
+
+fn resulted(call_id: CallId, outcome: ToolOutcome) -> Step {
+    Step::Resulted { call_id, outcome, memory: Vec::new() }
+}
+
+fn stored(turn_id: TurnId, ts: i64, step: Step) -> StoredStep {
+    StoredStep { turn_id, ts, at: Timestamp::from_unix_ms(ts), step }
 }
 
 fn answer(calls: usize) -> Answer {
@@ -157,7 +172,11 @@ fn expected_next(journal: &[StoredStep]) -> Next {
     let open: Vec<OpenCall> = last
         .calls()
         .filter(|call| !steps.iter().any(|step| is_result(step, call)))
-        .map(|call| OpenCall { call: call.clone(), intended: steps.iter().any(|step| is_intent(step, call)) })
+        .map(|call| {
+            let told = steps.iter().any(|step| is_intent(step, call));
+            let stage = if told { OpenStage::Running } else { OpenStage::New };
+            OpenCall { call: call.clone(), stage, told, answers: Vec::new() }
+        })
         .collect();
     if !open.is_empty() {
         Next::RunTools(open)
@@ -171,19 +190,19 @@ fn expected_next(journal: &[StoredStep]) -> Next {
 }
 
 fn fold(journal: &[StoredStep]) -> Thread {
-    Thread::fold(journal.to_vec(), journal.last().unwrap().turn_id).unwrap()
+    Thread::fold(journal.to_vec()).unwrap().unwrap()
 }
 
 /// The journal with one more turn opened.
 fn with_next_turn(journal: &[StoredStep]) -> Vec<StoredStep> {
     let mut longer = journal.to_vec();
-    longer.push(StoredStep { turn_id: TurnId::new(), ts: 1_000_000, step: opened("and then?") });
+    longer.push(stored(TurnId::new(), 1_000_000, opened("and then?")));
     longer
 }
 
 /// A turn's steps, with `ts` counting up.
 fn journal(turn_id: TurnId, steps: impl IntoIterator<Item = Step>) -> Vec<StoredStep> {
-    (1..).zip(steps).map(|(ts, step)| StoredStep { turn_id, ts, step }).collect()
+    (1..).zip(steps).map(|(ts, step)| stored(turn_id, ts, step)).collect()
 }
 
 proptest! {
@@ -286,8 +305,8 @@ fn results_stand_in_the_order_of_the_calls_however_they_came() {
     let steps = [
         opened("both"),
         answered(two),
-        Step::Resulted { call_id: calls[1], outcome: outcome("second") },
-        Step::Resulted { call_id: calls[0], outcome: outcome("first") },
+        resulted(calls[1], outcome("second")),
+        resulted(calls[0], outcome("first")),
     ];
     let thread = fold(&journal(TurnId::new(), steps));
     let Message::Results(replies) = &thread.messages()[2] else { panic!("{:?}", thread.messages()) };
@@ -302,7 +321,7 @@ fn a_turn_ends_at_its_cap_with_its_calls_answered() {
         let one = answer(1);
         let call_id = one.calls().next().unwrap().call_id;
         let outcome = ToolOutcome { output: "done".into(), error: None, duration_ms: 0 };
-        steps.extend([answered(one), Step::Intended { call_id }, Step::Resulted { call_id, outcome }]);
+        steps.extend([answered(one), Step::Intended { call_id }, resulted(call_id, outcome)]);
     }
     let thread = fold(&journal(TurnId::new(), steps));
     assert_eq!(thread.next(), Next::Complete(StopReason::MaxTurns));
@@ -311,9 +330,8 @@ fn a_turn_ends_at_its_cap_with_its_calls_answered() {
 }
 
 #[test]
-fn a_journal_of_another_turn_or_without_an_opening_is_refused() {
+fn a_journal_without_an_opening_is_refused() {
     let turn = TurnId::new();
-    assert!(Thread::fold(journal(turn, [opened("q")]), TurnId::new()).is_err());
-    assert!(Thread::fold(journal(turn, [answered(answer(0))]), turn).is_err());
-    assert!(Thread::fold(Vec::new(), turn).is_err());
+    assert!(Thread::fold(journal(turn, [answered(answer(0))])).is_err());
+    assert!(Thread::fold(Vec::new()).unwrap().is_none());
 }

@@ -2,13 +2,16 @@
 
 use std::str::FromStr;
 
-use contract::event::Event;
-use contract::{MessageId, TaskId, TurnId};
+use contract::engine::{Grant, GrantScope, PendingRequest, TaskStatus, TaskSummary};
+use contract::event::{Event, HitlKind};
+use contract::{HitlId, MessageId, TaskId, Timestamp, TurnId};
 use rusqlite::types::Type;
-use rusqlite::{Connection, Error, OptionalExtension as _, Row};
+use rusqlite::{Connection, Error, OptionalExtension as _, Row, params};
 
+use super::rows::RequestName;
 use super::steps::Step;
 use super::{TaskEntry, TaskRow};
+use crate::sabotage::{self, Saboteur};
 
 /// An event as it is stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,6 +45,36 @@ pub struct OpenTurn {
     pub starts: u32,
     /// The user's message.
     pub message_id: MessageId,
+    /// The request that began it, where the caller named it.
+    pub request: Option<RequestName>,
+    /// The `ts` of its first event; 0 where an earlier version did not note it.
+    pub opened_ts: i64,
+    /// What it waits for a person with.
+    pub pending: Option<Pending>,
+}
+
+/// A request that waits for a person.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pending {
+    /// Its id.
+    pub request_id: HitlId,
+    /// What is wanted.
+    pub kind: HitlKind,
+    /// When it was asked.
+    pub created_at: Timestamp,
+}
+
+/// A turn that a named request began.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RequestedTurn {
+    /// The turn.
+    pub turn_id: TurnId,
+    /// The hash of what the request asked for.
+    pub hash: String,
+    /// The `ts` of its first event.
+    pub opened_ts: i64,
+    /// Whether that event is there: an edit takes turns out.
+    pub in_force: bool,
 }
 
 /// A step as it is stored.
@@ -51,6 +84,8 @@ pub struct StoredStep {
     pub turn_id: TurnId,
     /// The task's newest event when the step was on record.
     pub ts: i64,
+    /// When it was on record.
+    pub at: Timestamp,
     /// The step.
     pub step: Step,
 }
@@ -92,30 +127,163 @@ pub(super) fn events_after(
 
 pub(super) fn steps(reader: &Connection, TaskRow(task): TaskRow) -> Result<Vec<StoredStep>, Error> {
     let mut query = reader.prepare_cached(
-        "SELECT turn_id, ts, body FROM steps JOIN turns USING (turn) WHERE steps.task = ?1 ORDER BY step",
+        "SELECT turn_id, ts, body, at FROM steps JOIN turns USING (turn) WHERE steps.task = ?1 ORDER BY step",
     )?;
     let rows = query.query_map([task], |row| {
         let step = serde_json::from_str(row.get_ref(2)?.as_str()?)
             .map_err(|error| Error::FromSqlConversionFailure(2, Type::Text, Box::new(error)))?;
-        Ok(StoredStep { turn_id: parsed(row, 0)?, ts: row.get(1)?, step })
+        Ok(StoredStep { turn_id: parsed(row, 0)?, ts: row.get(1)?, at: timestamp(row, 3)?, step })
     })?;
     rows.collect()
 }
 
 pub(super) fn open_turns(reader: &Connection) -> Result<Vec<OpenTurn>, Error> {
     let mut query = reader.prepare(
-        "SELECT task_id, turn_id, starts, message_id FROM turns JOIN tasks USING (task)
+        "SELECT task_id, turn_id, starts, message_id, client_request_id, request_hash,
+                COALESCE(opened_ts, 0), request_id, kind, pending.created_at
+         FROM turns JOIN tasks USING (task) LEFT JOIN pending USING (turn)
          WHERE ended_at IS NULL ORDER BY turn",
     )?;
     let rows = query.query_map([], |row| {
+        let request = match (row.get(4)?, row.get(5)?) {
+            (Some(id), Some(hash)) => Some(RequestName { id, hash }),
+            _ => None,
+        };
+        let pending = match row.get_ref(7)? {
+            rusqlite::types::ValueRef::Null => None,
+            _ => Some(Pending {
+                request_id: parsed(row, 7)?,
+                kind: parsed(row, 8)?,
+                created_at: timestamp(row, 9)?,
+            }),
+        };
         Ok(OpenTurn {
             task_id: task_id(row, 0)?,
             turn_id: parsed(row, 1)?,
             starts: row.get(2)?,
             message_id: parsed(row, 3)?,
+            request,
+            opened_ts: row.get(6)?,
+            pending,
         })
     })?;
     rows.collect()
+}
+
+pub(super) fn requested_turn(
+    reader: &Connection,
+    task_id: &TaskId,
+    request: &str,
+) -> Result<Option<RequestedTurn>, Error> {
+    let mut query = reader.prepare_cached(
+        "SELECT turn_id, COALESCE(request_hash, ''), COALESCE(opened_ts, 0),
+                EXISTS (SELECT 1 FROM events WHERE events.task = turns.task AND ts = opened_ts)
+         FROM turns JOIN tasks USING (task) WHERE task_id = ?1 AND client_request_id = ?2",
+    )?;
+    let turn = query.query_row([task_id.as_str(), request], |row| {
+        Ok(RequestedTurn {
+            turn_id: parsed(row, 0)?,
+            hash: row.get(1)?,
+            opened_ts: row.get(2)?,
+            in_force: row.get(3)?,
+        })
+    });
+    turn.optional()
+}
+
+pub(super) fn tasks(reader: &Connection, limit: i64, offset: i64) -> Result<Vec<TaskSummary>, Error> {
+    let mut query = reader.prepare_cached(
+        "SELECT task_id, message_count, updated_at,
+                EXISTS (SELECT 1 FROM turns WHERE turns.task = page.task AND ended_at IS NULL),
+                EXISTS (SELECT 1 FROM pending WHERE pending.task = page.task)
+         FROM (SELECT * FROM tasks ORDER BY updated_at DESC, task DESC LIMIT ?1 OFFSET ?2) AS page
+         ORDER BY updated_at DESC, page.task DESC",
+    )?;
+    let rows = query.query_map([limit, offset], |row| {
+        let status = match (row.get(3)?, row.get(4)?) {
+            (false, _) => TaskStatus::Idle,
+            (true, false) => TaskStatus::Running,
+            (true, true) => TaskStatus::Paused,
+        };
+        Ok(TaskSummary {
+            task_id: task_id(row, 0)?,
+            status,
+            message_count: row.get::<_, i64>(1)?.try_into().unwrap_or(0),
+            updated_at: timestamp(row, 2)?,
+        })
+    })?;
+    rows.collect()
+}
+
+pub(super) fn task_count(reader: &Connection) -> Result<u64, Error> {
+    let count: i64 = reader.query_row("SELECT COUNT(*) FROM tasks", [], |row| row.get(0))?;
+    Ok(u64::try_from(count).unwrap_or(0))
+}
+
+pub(super) fn pending(reader: &Connection) -> Result<Vec<PendingRequest>, Error> {
+    if sabotage::by(Saboteur::ForgetPending) {
+        return Ok(Vec::new());
+    }
+    let mut query = reader.prepare_cached(
+        "SELECT request_id, task_id, kind, question, pending.created_at
+         FROM pending JOIN tasks USING (task) ORDER BY pending.created_at, request_id",
+    )?;
+    let rows = query.query_map([], |row| {
+        Ok(PendingRequest {
+            request_id: parsed(row, 0)?,
+            task_id: task_id(row, 1)?,
+            kind: parsed(row, 2)?,
+            question: row.get(3)?,
+            created_at: timestamp(row, 4)?,
+        })
+    })?;
+    rows.collect()
+}
+
+pub(super) fn grants(reader: &Connection) -> Result<Vec<Grant>, Error> {
+    let mut query = reader.prepare_cached(
+        "SELECT grant_id, tool, task_id, prefix, grants.created_at
+         FROM grants LEFT JOIN tasks USING (task) ORDER BY grants.created_at, grant_id",
+    )?;
+    let rows = query.query_map([], |row| {
+        let task_id = match row.get_ref(2)? {
+            rusqlite::types::ValueRef::Null => None,
+            _ => Some(task_id(row, 2)?),
+        };
+        Ok(Grant {
+            id: parsed(row, 0)?,
+            tool: row.get(1)?,
+            scope: if task_id.is_some() { GrantScope::Task } else { GrantScope::Engine },
+            task_id,
+            prefix: row.get(3)?,
+            created_at: timestamp(row, 4)?,
+        })
+    })?;
+    rows.collect()
+}
+
+pub(super) fn is_granted(reader: &Connection, TaskRow(task): TaskRow, tool: &str) -> Result<bool, Error> {
+    let mut query = reader.prepare_cached(
+        "SELECT EXISTS (SELECT 1 FROM grants WHERE tool = ?1 AND (task IS NULL OR task = ?2))",
+    )?;
+    query.query_row(params![tool, task], |row| row.get(0))
+}
+
+pub(super) fn media(reader: &Connection, hash: &str) -> Result<Option<Vec<u8>>, Error> {
+    let mut query = reader.prepare_cached("SELECT data FROM media WHERE hash = ?1")?;
+    query.query_row([hash], |row| row.get(0)).optional()
+}
+
+/// When the first turn ended whose deltas have not been taken out.
+pub(super) fn first_unfolded(reader: &Connection) -> Result<Option<Timestamp>, Error> {
+    let mut query =
+        reader.prepare_cached("SELECT MIN(ended_at) FROM turns WHERE folded = 0 AND ended_at IS NOT NULL")?;
+    let ended_at: Option<i64> = query.query_row([], |row| row.get(0))?;
+    Ok(ended_at.map(Timestamp::from_unix_ms))
+}
+
+fn timestamp(row: &Row<'_>, column: usize) -> Result<Timestamp, Error> {
+    row.get(column).map(Timestamp::from_unix_ms)
 }
 
 fn task_id(row: &Row<'_>, column: usize) -> Result<TaskId, Error> {
@@ -155,7 +323,8 @@ pub(super) fn block_counts(
     let mut query = reader.prepare_cached(
         "SELECT COUNT(*) FILTER (WHERE kind = 'content_block_start'),
                 COUNT(*) FILTER (WHERE kind = 'content_block_stop')
-         FROM events WHERE task = ?1 AND turn = (SELECT turn FROM turns WHERE turn_id = ?2)",
+         FROM events WHERE task = ?1 AND turn = (SELECT turn FROM turns WHERE turn_id = ?2)
+         AND ts >= COALESCE((SELECT opened_ts FROM turns WHERE turn_id = ?2), 0)",
     )?;
     query.query_row(rusqlite::params![task, turn_id.to_string()], |row| {
         Ok(BlockCounts { started: row.get(0)?, stopped: row.get(1)? })

@@ -9,7 +9,7 @@ use pretty_assertions::assert_eq;
 use serde_json::json;
 use tempfile::TempDir;
 
-use super::steps::{Step, TurnOptions, TurnOutcome};
+use super::steps::{MemoryWrite, Step, TurnOutcome};
 use super::*;
 use crate::testing::{task_id, within};
 
@@ -34,8 +34,7 @@ fn refusal(file: &Path) -> String {
 }
 
 fn opened() -> Step {
-    let options = TurnOptions { max_turns: 50, super_thinking: false };
-    Step::Opened { message_id: MessageId::new(), message: "q".into(), options }
+    Step::Opened(crate::testing::opened("q"))
 }
 
 fn ended() -> Step {
@@ -73,6 +72,14 @@ async fn write(
     within(results.recv()).await.unwrap()
 }
 
+fn new_turn(turn_id: TurnId, message_id: MessageId) -> NewTurn {
+    NewTurn { turn_id, message_id, request: None }
+}
+
+fn colour(value: &str) -> MemoryWrite {
+    MemoryWrite { key: "colour".into(), value: json!(value) }
+}
+
 #[tokio::test]
 async fn a_brain_that_is_opened_again_has_kept_everything() {
     let (_folder, file) = place();
@@ -84,11 +91,11 @@ async fn a_brain_that_is_opened_again_has_kept_everything() {
     let first = step.clone();
     let stored = write(&brain, move |rows| {
         rows.insert_task(row, &task_id("t"), NOW)?;
-        rows.insert_turn(row, turn, message_id, NOW)?;
-        rows.insert_step(turn, NOW, 7, &first)?;
+        rows.insert_turn(row, &new_turn(turn, message_id), 7, NOW)?;
+        rows.insert_step(row, turn, NOW, 7, &first)?;
         rows.insert_event(row, turn, 7, "thread_lifecycle", "{}")?;
-        rows.set_working_memory(row, "colour", &json!("red"))?;
-        rows.set_working_memory(row, "colour", &json!("green"))
+        rows.set_working_memory(row, &colour("red"))?;
+        rows.set_working_memory(row, &colour("green"))
     });
     stored.await.unwrap();
     within(brain.close()).await;
@@ -97,11 +104,19 @@ async fn a_brain_that_is_opened_again_has_kept_everything() {
     let entry = brain.task(&task_id("t")).unwrap().unwrap();
     assert_eq!((entry.row, entry.last_ts), (row, 7));
     assert_eq!(brain.last_task().unwrap(), Some(task_id("t")));
-    assert_eq!(brain.steps(row).unwrap(), [StoredStep { turn_id: turn, ts: 7, step }]);
+    assert_eq!(brain.steps(row).unwrap(), [StoredStep { turn_id: turn, ts: 7, at: NOW, step }]);
     let event = StoredEvent { ts: 7, turn_id: turn, kind: "thread_lifecycle".into(), data: "{}".into() };
     assert_eq!(brain.events_after(row, 6, 10).unwrap(), [event]);
     assert_eq!(brain.events_after(row, 7, 10).unwrap(), []);
-    let open = OpenTurn { task_id: task_id("t"), turn_id: turn, starts: 0, message_id };
+    let open = OpenTurn {
+        task_id: task_id("t"),
+        turn_id: turn,
+        starts: 0,
+        message_id,
+        request: None,
+        opened_ts: 7,
+        pending: None,
+    };
     assert_eq!(brain.open_turns().unwrap(), [open]);
     assert!(brain.reserve_task() > row);
     let memory: String = Connection::open(&file)
@@ -119,8 +134,8 @@ async fn starts_count_until_a_step_and_an_ended_turn_is_no_longer_open() {
     let starts = || brain.open_turns().unwrap().first().map(|turn| turn.starts);
     write(&brain, move |rows| {
         rows.insert_task(row, &task_id("t"), NOW)?;
-        rows.insert_turn(row, turn, MessageId::new(), NOW)?;
-        rows.insert_step(turn, NOW, 1, &opened())
+        rows.insert_turn(row, &new_turn(turn, MessageId::new()), 7, NOW)?;
+        rows.insert_step(row, turn, NOW, 1, &opened())
     })
     .await
     .unwrap();
@@ -128,9 +143,9 @@ async fn starts_count_until_a_step_and_an_ended_turn_is_no_longer_open() {
         write(&brain, move |rows| rows.count_start(turn)).await.unwrap();
         assert_eq!(starts(), Some(count));
     }
-    write(&brain, move |rows| rows.insert_step(turn, NOW, 2, &opened())).await.unwrap();
+    write(&brain, move |rows| rows.insert_step(row, turn, NOW, 2, &opened())).await.unwrap();
     assert_eq!(starts(), Some(0));
-    write(&brain, move |rows| rows.insert_step(turn, NOW, 3, &ended())).await.unwrap();
+    write(&brain, move |rows| rows.insert_step(row, turn, NOW, 3, &ended())).await.unwrap();
     assert_eq!(starts(), None);
 }
 
@@ -141,11 +156,13 @@ async fn a_new_turn_gives_up_one_that_was_never_ended() {
     let (row, first, second) = (brain.reserve_task(), TurnId::new(), TurnId::new());
     write(&brain, move |rows| {
         rows.insert_task(row, &task_id("t"), NOW)?;
-        rows.insert_turn(row, first, MessageId::new(), NOW)
+        rows.insert_turn(row, &new_turn(first, MessageId::new()), 7, NOW)
     })
     .await
     .unwrap();
-    write(&brain, move |rows| rows.insert_turn(row, second, MessageId::new(), NOW)).await.unwrap();
+    write(&brain, move |rows| rows.insert_turn(row, &new_turn(second, MessageId::new()), 7, NOW))
+        .await
+        .unwrap();
     let open: Vec<TurnId> = brain.open_turns().unwrap().into_iter().map(|turn| turn.turn_id).collect();
     assert_eq!(open, [second]);
 }
@@ -161,7 +178,7 @@ async fn a_step_or_event_of_an_unknown_turn_is_an_error_and_rolls_its_batch_back
     });
     assert!(event.await.is_err());
     assert!(brain.task(&task_id("t")).unwrap().is_none());
-    assert!(write(&brain, move |rows| rows.insert_step(unknown, NOW, 1, &opened())).await.is_err());
+    assert!(write(&brain, move |rows| rows.insert_step(row, unknown, NOW, 1, &opened())).await.is_err());
 }
 
 #[tokio::test]

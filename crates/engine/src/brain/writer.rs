@@ -4,21 +4,23 @@
 //! spread over all that waited, and alone a batch waits for nobody.
 
 use std::io;
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
-use contract::{MessageId, TaskId, Timestamp, TurnId};
-use rusqlite::{Connection, Transaction, params};
+use rusqlite::Connection;
 use service::lock::FileLock;
+use tokio::sync::oneshot;
 
-use super::TaskRow;
-use super::steps::Step;
+use super::rows::Rows;
 
 /// Against what a commit must hold.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Durability {
     /// Against a kill of the process. A power loss may cost the last moment, never integrity.
+    #[default]
     Kill,
     /// Against power loss too: the commit waits for the disk.
     PowerLoss,
@@ -49,112 +51,41 @@ pub trait Batch: Send + Sync {
     fn settled(&self, result: &Result<(), WriteError>);
 }
 
-/// The open transaction, as the writes of a turn need it.
-pub struct Rows<'a> {
-    transaction: &'a Transaction<'a>,
+/// A batch of one write, whose caller waits for it.
+pub(super) struct Once<F> {
+    write: F,
+    settled: Mutex<Option<oneshot::Sender<Result<(), WriteError>>>>,
 }
 
-impl Rows<'_> {
-    /// A task begins.
-    pub fn insert_task(
-        &self,
-        TaskRow(task): TaskRow,
-        task_id: &TaskId,
-        at: Timestamp,
-    ) -> Result<(), rusqlite::Error> {
-        let sql = "INSERT INTO tasks (task, task_id, created_at) VALUES (?1, ?2, ?3)";
-        self.execute(sql, params![task, task_id.as_str(), at.unix_ms()])
+impl<F> Once<F>
+where
+    F: Fn(&Rows<'_>) -> Result<(), rusqlite::Error> + Send + Sync + 'static,
+{
+    /// The batch, and how it went once it is settled.
+    pub(super) fn batch(write: F) -> (Arc<dyn Batch>, oneshot::Receiver<Result<(), WriteError>>) {
+        let (sender, settled) = oneshot::channel();
+        (Arc::new(Self { write, settled: Mutex::new(Some(sender)) }), settled)
+    }
+}
+
+impl<F> Batch for Once<F>
+where
+    F: Fn(&Rows<'_>) -> Result<(), rusqlite::Error> + Send + Sync,
+{
+    fn gather(&self) -> Durability {
+        Durability::Kill
     }
 
-    /// A turn begins. A turn before it that could not be written to its end is given up: it cannot go on behind
-    /// this one.
-    pub fn insert_turn(
-        &self,
-        TaskRow(task): TaskRow,
-        turn_id: TurnId,
-        message_id: MessageId,
-        at: Timestamp,
-    ) -> Result<(), rusqlite::Error> {
-        let sql = "UPDATE turns SET ended_at = ?2 WHERE task = ?1 AND ended_at IS NULL";
-        self.execute(sql, params![task, at.unix_ms()])?;
-        let sql = "INSERT INTO turns (turn_id, task, message_id, opened_at) VALUES (?1, ?2, ?3, ?4)";
-        self.execute(sql, params![turn_id.to_string(), task, message_id.to_string(), at.unix_ms()])
+    fn write(&self, rows: &Rows<'_>) -> Result<(), rusqlite::Error> {
+        (self.write)(rows)
     }
 
-    /// A start of the engine takes the turn up.
-    pub fn count_start(&self, turn_id: TurnId) -> Result<(), rusqlite::Error> {
-        self.execute("UPDATE turns SET starts = starts + 1 WHERE turn_id = ?1", [turn_id.to_string()])
-    }
-
-    /// A turn gets on by a step, or ends with it.
-    pub fn insert_step(
-        &self,
-        turn_id: TurnId,
-        at: Timestamp,
-        ts: i64,
-        step: &Step,
-    ) -> Result<(), rusqlite::Error> {
-        let body = json(step)?;
-        self.insert(
-            "INSERT INTO steps (task, turn, at, ts, body)
-             SELECT task, turn, ?2, ?3, ?4 FROM turns WHERE turn_id = ?1",
-            params![turn_id.to_string(), at.unix_ms(), ts, body],
-        )?;
-        match step {
-            Step::Ended { .. } => {
-                let sql = "UPDATE turns SET ended_at = ?2 WHERE turn_id = ?1";
-                self.execute(sql, params![turn_id.to_string(), at.unix_ms()])
-            }
-            _ => self.execute(
-                "UPDATE turns SET starts = 0 WHERE turn_id = ?1 AND starts > 0",
-                [turn_id.to_string()],
-            ),
+    fn settled(&self, result: &Result<(), WriteError>) {
+        if let Some(settled) = locked(&self.settled).take() {
+            // The caller may have gone.
+            let _ = settled.send(result.clone());
         }
     }
-
-    /// An event is on record. `data` is its own data, a JSON object.
-    pub fn insert_event(
-        &self,
-        TaskRow(task): TaskRow,
-        turn_id: TurnId,
-        ts: i64,
-        kind: &str,
-        data: &str,
-    ) -> Result<(), rusqlite::Error> {
-        self.insert(
-            "INSERT INTO events (task, ts, turn, kind, data)
-             SELECT ?1, ?2, turn, ?4, ?5 FROM turns WHERE turn_id = ?3",
-            params![task, ts, turn_id.to_string(), kind, data],
-        )
-    }
-
-    /// A value of a task's working memory.
-    pub fn set_working_memory(
-        &self,
-        TaskRow(task): TaskRow,
-        key: &str,
-        value: &serde_json::Value,
-    ) -> Result<(), rusqlite::Error> {
-        self.execute(
-            "INSERT INTO working_memory (task, key, value) VALUES (?1, ?2, ?3)
-             ON CONFLICT (task, key) DO UPDATE SET value = excluded.value",
-            params![task, key, json(value)?],
-        )
-    }
-
-    /// Adds a row of a turn. A turn that is not there would make it vanish without an error.
-    fn insert(&self, sql: &str, params: impl rusqlite::Params) -> Result<(), rusqlite::Error> {
-        self.transaction.prepare_cached(sql)?.insert(params).map(drop)
-    }
-
-    fn execute(&self, sql: &str, params: impl rusqlite::Params) -> Result<(), rusqlite::Error> {
-        self.transaction.prepare_cached(sql)?.execute(params).map(drop)
-    }
-}
-
-/// The JSON form in which values are stored.
-pub(crate) fn json(value: &impl serde::Serialize) -> Result<String, rusqlite::Error> {
-    serde_json::to_string(value).map_err(|error| rusqlite::Error::ToSqlConversionFailure(Box::new(error)))
 }
 
 /// How many batches share a commit at most: bounds how long the first one waits.
@@ -191,13 +122,17 @@ impl Writer {
         }
     }
 
-    /// Commits what is queued and ends the thread.
-    pub(super) async fn close(&self) {
+    /// Commits what is queued and ends the thread, or leaves it after `deadline`: what is not committed then is
+    /// as if it had never been.
+    pub(super) async fn close(&self, deadline: Duration) {
         drop(locked(&self.queue).take());
         let thread = locked(&self.thread).take();
         if let Some(thread) = thread {
+            let ended = tokio::task::spawn_blocking(move || thread.join());
             // An error is a panic of the thread, which the panic hook has told of.
-            let _ = tokio::task::spawn_blocking(move || thread.join()).await;
+            if tokio::time::timeout(deadline, ended).await.is_err() {
+                tracing::warn!("The brain could not be closed in time.");
+            }
         }
     }
 }
@@ -206,13 +141,41 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// After how much quiet the log is carried over into the brain, so that no turn has to wait for that.
+const QUIET: Duration = Duration::from_secs(1);
+
 /// Writes until all senders are gone and the queue is empty.
 fn run(mut connection: Connection, queue: &Receiver<Arc<dyn Batch>>) {
-    while let Ok(first) = queue.recv() {
-        let group: Vec<_> = std::iter::once(first).chain(queue.try_iter()).take(GROUP).collect();
-        commit(&mut connection, &group);
+    let mut written = false;
+    loop {
+        let next = if written {
+            queue.recv_timeout(QUIET)
+        } else {
+            queue.recv().map_err(|_| RecvTimeoutError::Disconnected)
+        };
+        match next {
+            Ok(first) => {
+                let group: Vec<_> = std::iter::once(first).chain(queue.try_iter()).take(GROUP).collect();
+                guarded(&mut connection, &group);
+                written = true;
+            }
+            Err(RecvTimeoutError::Timeout) => {
+                checkpoint(&connection, "PASSIVE");
+                written = false;
+            }
+            Err(RecvTimeoutError::Disconnected) => return finish(&connection),
+        }
     }
-    finish(&connection);
+}
+
+/// Commits a group. Whoever waits for it is told, also if writing it panics.
+fn guarded(connection: &mut Connection, group: &[Arc<dyn Batch>]) {
+    if catch_unwind(AssertUnwindSafe(|| commit(connection, group))).is_err() {
+        let error = WriteError { reason: "writing it panicked; the engine's log has the details".into() };
+        for batch in group {
+            batch.settled(&Err(error.clone()));
+        }
+    }
 }
 
 fn commit(connection: &mut Connection, group: &[Arc<dyn Batch>]) {
@@ -259,8 +222,15 @@ fn commit_together(
 }
 
 fn finish(connection: &Connection) {
-    let checkpoint = connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()));
-    if let Err(error) = checkpoint.and_then(|()| connection.execute_batch("PRAGMA optimize")) {
+    checkpoint(connection, "TRUNCATE");
+    if let Err(error) = connection.execute_batch("PRAGMA optimize") {
+        tracing::warn!(%error, "The brain could not be tidied up.");
+    }
+}
+
+fn checkpoint(connection: &Connection, mode: &str) {
+    let done = connection.query_row(&format!("PRAGMA wal_checkpoint({mode})"), [], |_| Ok(()));
+    if let Err(error) = done {
         tracing::warn!(%error, "The brain could not be checkpointed; its log is read at the next start.");
     }
 }

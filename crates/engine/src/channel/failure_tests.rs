@@ -33,7 +33,7 @@ async fn what_is_seen_is_stored_at_that_moment() {
     let recorder = channel.begin(TurnId::new()).unwrap();
     let mut reader = channel.read(0, Follow::Turn(recorder.turn_id()));
     let turn = tokio::spawn(async move {
-        within(recorder.commit(opening())).await.unwrap();
+        within(recorder.commit(opening(recorder.turn_id()))).await.unwrap();
         for index in 0..300 {
             recorder.event(text(&index.to_string())).await.unwrap();
             recorder.event(stop(index)).await.unwrap();
@@ -156,7 +156,7 @@ async fn a_task_whose_first_write_failed_can_begin_anew() {
     let channel = bench.channel("t");
     forbid_tool_calls(&bench.outside());
     let recorder = channel.begin(TurnId::new()).unwrap();
-    assert!(within(recorder.commit(opening().event(tool_call()))).await.is_err());
+    assert!(within(recorder.commit(opening(recorder.turn_id()).event(tool_call()))).await.is_err());
     drop(recorder);
     assert!(bench.brain.task(&task_id("t")).unwrap().is_none());
     let recorder = begun(&channel).await;
@@ -174,7 +174,7 @@ async fn a_closed_brain_refuses_and_nobody_waits_for_ever() {
     assert!(error.to_string().contains("closed"), "{error}");
     drop(recorder);
     let recorder = channel.begin(TurnId::new()).unwrap();
-    assert!(within(recorder.commit(opening())).await.is_err());
+    assert!(within(recorder.commit(opening(recorder.turn_id()))).await.is_err());
 }
 
 #[tokio::test]
@@ -226,7 +226,8 @@ async fn tasks_that_wait_for_a_commit_share_the_next_one() {
     bench.brain.queue(Arc::clone(&probe) as Arc<dyn Batch>);
     let channels: Vec<_> = (0..10).map(|number| bench.channel(&number.to_string())).collect();
     let recorders: Vec<_> = channels.iter().map(|channel| channel.begin(TurnId::new()).unwrap()).collect();
-    let mut commits: Vec<_> = recorders.iter().map(|recorder| Box::pin(recorder.commit(opening()))).collect();
+    let mut commits: Vec<_> =
+        recorders.iter().map(|recorder| Box::pin(recorder.commit(opening(recorder.turn_id())))).collect();
     for commit in &mut commits {
         assert!(futures::poll!(commit.as_mut()).is_pending());
     }

@@ -1,19 +1,22 @@
 //! The writing end of a task's channel.
 
 use std::ops::Range;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use contract::event::{Delta, Event, encode};
-use contract::{MessageId, TaskId, Timestamp, TurnId};
+use contract::{TaskId, Timestamp, TurnId};
 use service::clock::Clock;
 use tokio::sync::{oneshot, watch};
 
 use super::clock::{EventClock, Moment};
 use super::reader::{Follow, Reader};
+use super::record::{Part, Record, Write};
 use super::ring::{Frame, Ring};
 use crate::brain::steps::Step;
 use crate::brain::{Batch, Brain, Durability, Rows, TaskEntry, TaskRow, WriteError, json};
+use crate::sabotage::{self, Saboteur};
 
 /// How many bytes of events may wait for the writer before the turn waits too.
 const MAX_WAITING_BYTES: usize = 1024 * 1024;
@@ -33,6 +36,8 @@ pub struct TaskChannel {
     /// keep the turn from sending on.
     in_flight: Mutex<Vec<Entry>>,
     progress: watch::Sender<Progress>,
+    /// The text that waits in all channels together.
+    waiting_bytes: Arc<AtomicUsize>,
 }
 
 /// What readers wait on.
@@ -63,16 +68,15 @@ struct State {
 
 enum Entry {
     Task,
-    Turn(TurnId, MessageId),
-    Start(TurnId),
     Step {
         ts: i64,
         turn_id: TurnId,
         step: Box<Step>,
     },
-    WorkingMemory {
-        key: String,
-        value: serde_json::Value,
+    Write {
+        ts: i64,
+        turn_id: TurnId,
+        write: Write,
     },
     /// An event, and its own data as JSON once it was written: what is stored and what is sent are the same.
     Event {
@@ -84,76 +88,13 @@ enum Entry {
     Committed(oneshot::Sender<Result<(), WriteError>>),
 }
 
-/// What is committed together: steps, the events that tell of them, and what they change in memory.
-#[derive(Default)]
-pub struct Record {
-    parts: Vec<Part>,
-    against_power_loss: bool,
-}
-
-enum Part {
-    Begin(MessageId),
-    Start,
-    Step(Box<Step>),
-    WorkingMemory { key: String, value: serde_json::Value },
-    Event(Event),
-}
-
-impl Record {
-    /// Nothing yet.
-    pub fn new() -> Self {
-        Self::default()
-    }
-
-    /// The turn begins, with this message of the user.
-    #[must_use]
-    pub fn begin(self, message_id: MessageId) -> Self {
-        self.with(Part::Begin(message_id))
-    }
-
-    /// A start of the engine takes the turn up.
-    #[must_use]
-    pub fn start(self) -> Self {
-        self.with(Part::Start)
-    }
-
-    /// A step of the turn.
-    #[must_use]
-    pub fn step(self, step: Step) -> Self {
-        self.with(Part::Step(Box::new(step)))
-    }
-
-    /// An event.
-    #[must_use]
-    pub fn event(self, event: Event) -> Self {
-        self.with(Part::Event(event))
-    }
-
-    /// A value of the task's working memory.
-    #[must_use]
-    pub fn working_memory(self, key: String, value: serde_json::Value) -> Self {
-        self.with(Part::WorkingMemory { key, value })
-    }
-
-    /// The commit must hold against power loss.
-    #[must_use]
-    pub fn against_power_loss(mut self) -> Self {
-        self.against_power_loss = true;
-        self
-    }
-
-    fn with(mut self, part: Part) -> Self {
-        self.parts.push(part);
-        self
-    }
-}
-
 impl TaskChannel {
     pub(super) fn new(
         brain: Brain,
         clock: Arc<dyn Clock>,
         task_id: TaskId,
         entry: Option<TaskEntry>,
+        waiting_bytes: Arc<AtomicUsize>,
     ) -> Arc<Self> {
         let exists = entry.is_some();
         let entry = entry.unwrap_or_else(|| TaskEntry { row: brain.reserve_task(), last_ts: 0 });
@@ -175,6 +116,7 @@ impl TaskChannel {
             state: Mutex::new(state),
             in_flight: Mutex::default(),
             progress: watch::Sender::new(Progress { ts: entry.last_ts, running: None }),
+            waiting_bytes,
         })
     }
 
@@ -257,6 +199,14 @@ impl State {
 }
 
 impl Entry {
+    /// From where on events are taken out.
+    fn cut_from(&self) -> Option<i64> {
+        match self {
+            Self::Write { write: Write::Cut(cut), .. } => cut.events_from,
+            _ => None,
+        }
+    }
+
     fn bytes(&self) -> usize {
         match self {
             Self::Event { event: Event::TextDelta(delta) | Event::ThinkingDelta(delta), .. } => {
@@ -290,12 +240,20 @@ impl Recorder {
         self.channel.state().clock.last_ts()
     }
 
+    /// Gives up what is kept in memory for live readers: nothing will happen for a while. What they have not seen
+    /// they read from the store.
+    pub fn rest(&self) {
+        self.channel.state().ring.forget();
+    }
+
     /// Sends an event on its way. It is stored and published soon, in order; a later [`Recorder::commit`]
     /// tells whether that went well.
     pub async fn event(&self, event: Event) -> Result<(), WriteError> {
         {
             let mut state = self.channel.state();
+            let before = state.waiting_bytes;
             if state.merge(Moment::read(&*self.channel.clock), self.turn_id, &event) {
+                self.channel.waiting_bytes.fetch_add(state.waiting_bytes - before, Ordering::Relaxed);
                 return Ok(());
             }
         }
@@ -304,9 +262,8 @@ impl Recorder {
 
     /// Commits `record` as a whole, after all that was sent before, and waits until it is stored.
     pub async fn commit(&self, record: Record) -> Result<(), WriteError> {
-        let durability = if record.against_power_loss { Durability::PowerLoss } else { Durability::Kill };
         let (sender, committed) = oneshot::channel();
-        self.push(record.parts, durability, Some(sender)).await?;
+        self.push(record.parts, record.durability, Some(sender)).await?;
         committed.await.unwrap_or_else(|_| Err(WriteError { reason: "the brain is closed".into() }))
     }
 
@@ -361,23 +318,25 @@ impl Recorder {
         committed: Option<oneshot::Sender<Result<(), WriteError>>>,
     ) {
         let turn_id = self.turn_id;
-        let last_ts = stamps.end - 1;
+        let (first_ts, last_ts) = (stamps.start, stamps.end - 1);
         for part in parts {
             let entry = match part {
-                Part::Begin(message_id) => {
-                    if !state.exists {
+                Part::Write(write) => {
+                    if matches!(write, Write::Begin(_)) && !state.exists {
                         state.outbox.push(Entry::Task);
                     }
-                    Entry::Turn(turn_id, message_id)
+                    Entry::Write { ts: first_ts, turn_id, write }
                 }
-                Part::Start => Entry::Start(turn_id),
                 Part::Step(step) => Entry::Step { ts: last_ts, turn_id, step },
-                Part::WorkingMemory { key, value } => Entry::WorkingMemory { key, value },
                 Part::Event(event) => {
                     Entry::Event { ts: stamps.next().unwrap_or(last_ts), turn_id, event, data: None }
                 }
             };
             state.waiting_bytes += entry.bytes();
+            self.channel.waiting_bytes.fetch_add(entry.bytes(), Ordering::Relaxed);
+            if sabotage::by(Saboteur::PublishBeforeCommit) {
+                self.channel.publish_unstored(state, &entry);
+            }
             state.outbox.push(entry);
         }
         state.outbox.extend(committed.map(Entry::Committed));
@@ -407,6 +366,7 @@ impl Batch for TaskChannel {
 
     fn write(&self, rows: &Rows<'_>) -> Result<(), rusqlite::Error> {
         let at = self.clock.now();
+        sabotage::linger(Saboteur::PublishBeforeCommit);
         self.in_flight().iter_mut().try_for_each(|entry| self.write_entry(rows, entry, at))
     }
 
@@ -429,8 +389,16 @@ impl Batch for TaskChannel {
             }
             let settled: usize = entries.iter().map(Entry::bytes).sum();
             state.waiting_bytes = state.waiting_bytes.saturating_sub(settled);
-            for frame in frames {
-                state.ring.push(frame);
+            self.waiting_bytes.fetch_sub(settled, Ordering::Relaxed);
+            if result.is_ok()
+                && let Some(from) = entries.iter().find_map(Entry::cut_from)
+            {
+                state.ring.cut(from);
+            }
+            if !sabotage::by(Saboteur::PublishBeforeCommit) {
+                for frame in frames {
+                    state.ring.push(frame);
+                }
             }
         }
         // Only now, with the lock released, whoever waits is woken.
@@ -455,10 +423,8 @@ impl TaskChannel {
     fn write_entry(&self, rows: &Rows<'_>, entry: &mut Entry, at: Timestamp) -> Result<(), rusqlite::Error> {
         match entry {
             Entry::Task => rows.insert_task(self.task, &self.task_id, at),
-            Entry::Turn(turn_id, message_id) => rows.insert_turn(self.task, *turn_id, *message_id, at),
-            Entry::Start(turn_id) => rows.count_start(*turn_id),
-            Entry::Step { ts, turn_id, step } => rows.insert_step(*turn_id, at, *ts, step),
-            Entry::WorkingMemory { key, value } => rows.set_working_memory(self.task, key, value),
+            Entry::Step { ts, turn_id, step } => rows.insert_step(self.task, *turn_id, at, *ts, step),
+            Entry::Write { ts, turn_id, write } => write.to(rows, self.task, *turn_id, *ts, at),
             Entry::Event { ts, turn_id, event, data } => {
                 let data = data.insert(json(event)?);
                 rows.insert_event(self.task, *turn_id, *ts, event.kind(), data)
@@ -470,7 +436,24 @@ impl TaskChannel {
     /// A stored event in its form on the wire.
     fn frame(&self, entry: &Entry) -> Option<Frame> {
         let Entry::Event { ts, turn_id, event, data: Some(data) } = entry else { return None };
-        let sse = encode(&self.task_id, *turn_id, *ts, event.kind(), data);
+        let sse = encode(&self.task_id, *turn_id, shown(*ts), event.kind(), data);
         Some(Frame { ts: *ts, turn_id: *turn_id, ends_turn: event.ends_turn(), sse: Bytes::from(sse) })
     }
+
+    /// What a saboteur does.
+    fn publish_unstored(&self, state: &mut State, entry: &Entry) {
+        if let Entry::Event { ts, turn_id, event, .. } = entry
+            && let Ok(data) = json(event)
+        {
+            let (ts, turn_id) = (*ts, *turn_id);
+            let sse = Bytes::from(encode(&self.task_id, turn_id, ts, event.kind(), &data));
+            state.ring.push(Frame { ts, turn_id, ends_turn: event.ends_turn(), sse });
+            self.progress.send_modify(|progress| progress.ts = ts);
+        }
+    }
+}
+
+/// The `ts` as clients are told it: the one that is stored, unless a saboteur has it otherwise.
+pub(super) fn shown(ts: i64) -> i64 {
+    if sabotage::by(Saboteur::RepeatTs) { ts & !1 } else { ts }
 }

@@ -8,7 +8,7 @@ use contract::TurnId;
 use contract::event::{Event, encode};
 use tokio::sync::watch;
 
-use super::outbox::{Progress, TaskChannel};
+use super::outbox::{Progress, TaskChannel, shown};
 use super::ring::Frame;
 use crate::brain::StoredEvent;
 
@@ -102,7 +102,7 @@ impl Reader {
 
     fn stored(&self, event: StoredEvent) -> Frame {
         let StoredEvent { ts, turn_id, kind, data } = event;
-        let sse = encode(&self.channel.task_id, turn_id, ts, &kind, &data);
+        let sse = encode(&self.channel.task_id, turn_id, shown(ts), &kind, &data);
         let ends_turn = serde_json::from_str(&data)
             .and_then(|data| Event::from_parts(&kind, data))
             .is_ok_and(|event| event.ends_turn());

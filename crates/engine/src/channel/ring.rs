@@ -47,6 +47,20 @@ impl Ring {
         }
     }
 
+    /// Lets go of all frames: they are in the store.
+    pub(super) fn forget(&mut self) {
+        if let Some(newest) = self.frames.back() {
+            self.floor = newest.ts;
+        }
+        (self.frames, self.bytes) = (VecDeque::new(), 0);
+    }
+
+    /// The events from `ts` on were taken out of the store.
+    pub(super) fn cut(&mut self, ts: i64) {
+        self.frames.retain(|frame| frame.ts < ts);
+        self.bytes = self.frames.iter().map(|frame| frame.sse.len()).sum();
+    }
+
     /// The frames after `ts`; none if some of them are no longer here and must be read from the store.
     pub(super) fn after(&self, ts: i64) -> Option<Vec<Frame>> {
         if ts < self.floor {
@@ -79,6 +93,21 @@ mod tests {
         assert_eq!(stamps(&ring, 10), Some(vec![11, 15]));
         assert_eq!(stamps(&ring, 12), Some(vec![15]));
         assert_eq!(stamps(&ring, 15), Some(vec![]));
+    }
+
+    #[test]
+    fn what_is_let_go_or_taken_out_is_left_to_the_store() {
+        let mut ring = Ring::above(0);
+        for ts in 1..=4 {
+            ring.push(frame(ts, 1));
+        }
+        ring.cut(3);
+        assert_eq!(stamps(&ring, 0), Some(vec![1, 2]));
+        ring.push(frame(7, 1));
+        assert_eq!(stamps(&ring, 2), Some(vec![7]));
+        ring.forget();
+        assert_eq!(stamps(&ring, 6), None);
+        assert_eq!(stamps(&ring, 7), Some(vec![]));
     }
 
     #[test]

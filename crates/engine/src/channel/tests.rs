@@ -12,8 +12,8 @@ use service::clock::{ManualClock, SystemClock};
 use tokio::sync::Notify;
 
 use super::*;
-use crate::brain::steps::{Step, TurnOptions, TurnOutcome};
-use crate::brain::{Batch, Durability, Rows, WriteError};
+use crate::brain::steps::{Step, TurnOutcome};
+use crate::brain::{Batch, Durability, NewTurn, Rows, WriteError};
 use crate::testing::{Seen, next_events, parse_sse, read_all, shown_text, task_id, within};
 
 /// A brain in a folder of its own, with its channels.
@@ -88,13 +88,12 @@ impl Batch for Hold {
     fn settled(&self, _: &Result<(), WriteError>) {}
 }
 
-pub(super) fn opening() -> Record {
-    let message_id = MessageId::new();
-    let options = TurnOptions { max_turns: 50, super_thinking: false };
-    let opened = Step::Opened { message_id, message: "q".into(), options };
+pub(super) fn opening(turn_id: TurnId) -> Record {
+    let opened = crate::testing::opened("q");
+    let message_id = opened.message_id;
     Record::new()
-        .begin(message_id)
-        .step(opened)
+        .begin(NewTurn { turn_id, message_id, request: None })
+        .step(Step::Opened(opened))
         .event(Event::ThreadLifecycle(Lifecycle::Started { message_id }))
 }
 
@@ -126,7 +125,7 @@ pub(super) fn stop(index: u32) -> Event {
 /// Opens a turn on `channel`.
 pub(super) async fn begun(channel: &Arc<TaskChannel>) -> Recorder {
     let recorder = channel.begin(TurnId::new()).unwrap();
-    within(recorder.commit(opening())).await.unwrap();
+    within(recorder.commit(opening(recorder.turn_id()))).await.unwrap();
     recorder
 }
 
@@ -169,7 +168,7 @@ const DELTAS: u32 = 25;
 /// A turn's worth of events of all speeds: bursts, steps, and pauses that let others run.
 async fn whole_turn(recorder: Recorder) -> String {
     let mut sent = String::new();
-    within(recorder.commit(opening())).await.unwrap();
+    within(recorder.commit(opening(recorder.turn_id()))).await.unwrap();
     for block in 0..BLOCKS {
         recorder.event(start(block)).await.unwrap();
         for delta in 0..DELTAS {

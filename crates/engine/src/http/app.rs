@@ -56,6 +56,8 @@ impl App {
             toolbox: Toolbox::built_in(&folder.path().join("workspace")),
             clock: Arc::clone(&clock),
             soul: "You are a test.".into(),
+            hitl_ttl: Duration::from_hours(72),
+            replay_ttl: Duration::from_hours(3),
         };
         let agent = Arc::new(Agent::new(brain.clone(), means));
         let state = State::new(Arc::clone(&agent), brain, gateway, KeyHash::of(KEY), clock);

@@ -16,7 +16,6 @@ use utoipa::IntoParams;
 
 use super::State;
 use super::auth::Authenticated;
-use crate::agent::{ExecuteError, ReplayError};
 use crate::channel::Reader;
 
 const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
@@ -28,6 +27,7 @@ const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
         (status = 200, description = "The turn's events", body = SentEvent, content_type = "text/event-stream"),
         (status = 400, body = ErrorBody, description = "INVALID_REQUEST"),
         (status = 401, body = ErrorBody, description = "INVALID_ENGINE_KEY"),
+        (status = 404, body = ErrorBody, description = "TASK_NOT_FOUND, MESSAGE_NOT_FOUND (edit and retry)"),
         (status = 409, body = ErrorBody, description = "TASK_BUSY"),
         (status = 413, body = ErrorBody, description = "PAYLOAD_TOO_LARGE"),
         (status = 500, body = ErrorBody, description = "INTERNAL_ERROR"),
@@ -40,7 +40,7 @@ pub(super) async fn execute(
     Json(request): Json<Execute>,
 ) -> Result<Response, ApiError> {
     let reader = shared.agent.execute(request).await?;
-    Ok(stream(reader, shared.agent.stopping().clone()))
+    Ok(stream(reader, shared.agent.stopped().clone()))
 }
 
 /// The query of [`replay`], for the OpenAPI document.
@@ -78,7 +78,7 @@ pub(super) async fn replay(
         None => query.after.map_or(0, contract::wire::Bounded::get),
     };
     let reader = shared.agent.replay(query.task_id, after)?;
-    Ok(stream(reader, shared.agent.stopping().clone()))
+    Ok(stream(reader, shared.agent.stopped().clone()))
 }
 
 fn last_event_id(headers: &HeaderMap) -> Result<Option<i64>, ApiError> {
@@ -92,13 +92,13 @@ fn last_event_id(headers: &HeaderMap) -> Result<Option<i64>, ApiError> {
 }
 
 /// The answer that carries what `reader` reads, until its end or the engine's.
-fn stream(reader: Reader, stopping: CancellationToken) -> Response {
+fn stream(reader: Reader, stopped: CancellationToken) -> Response {
     let headers = [
         (header::CONTENT_TYPE, "text/event-stream"),
         (header::CACHE_CONTROL, "no-cache, no-transform"),
         (HeaderName::from_static("x-accel-buffering"), "no"),
     ];
-    let body = Body::from_stream(events(reader).take_until(stopping.cancelled_owned()));
+    let body = Body::from_stream(events(reader).take_until(stopped.cancelled_owned()));
     (headers, body).into_response()
 }
 
@@ -112,38 +112,4 @@ fn events(reader: Reader) -> impl Stream<Item = Result<Bytes, Infallible>> {
             }
         }
     })
-}
-
-impl From<ExecuteError> for ApiError {
-    fn from(error: ExecuteError) -> Self {
-        let code = match &error {
-            ExecuteError::Invalid(_) => ErrorCode::InvalidRequest,
-            ExecuteError::Busy => ErrorCode::TaskBusy,
-            ExecuteError::Overloaded => {
-                return Self::new(ErrorCode::Overloaded, error.to_string()).retry_after(1);
-            }
-            ExecuteError::Stopping => {
-                return Self::new(ErrorCode::ShuttingDown, error.to_string()).retry_after(1);
-            }
-            ExecuteError::Read(_) | ExecuteError::Write(_) => {
-                tracing::error!(%error, "A turn could not be begun.");
-                return Self::internal();
-            }
-        };
-        Self::new(code, error.to_string())
-    }
-}
-
-impl From<ReplayError> for ApiError {
-    fn from(error: ReplayError) -> Self {
-        match error {
-            ReplayError::UnknownTask => {
-                Self::new(ErrorCode::TaskNotFound, "there is no such task, or none yet")
-            }
-            ReplayError::Read(error) => {
-                tracing::error!(%error, "Events could not be read.");
-                Self::internal()
-            }
-        }
-    }
 }

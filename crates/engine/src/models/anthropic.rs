@@ -1,5 +1,6 @@
 //! The Anthropic Messages protocol (<https://docs.anthropic.com/en/api/messages>).
 
+use std::borrow::Cow;
 use std::collections::VecDeque;
 
 use contract::CallId;
@@ -12,9 +13,10 @@ use serde_json::{Value, json};
 use sse_stream::Sse;
 
 use super::http::{Decoder, Endpoint, call, insert};
+use super::media::{self, PDF, PLAIN_TEXT, Sendable, is_blank};
 use super::{
     Answer, Block, ChatModel, Content, Message, ModelError, ModelErrorKind, Part, Parts, Request, Tokens,
-    ToolUse,
+    ToolReply, ToolUse,
 };
 
 /// The most that an answer may have where nothing is configured; all current models take it.
@@ -47,8 +49,8 @@ impl ChatModel for Anthropic {
         &self.model
     }
 
-    fn takes(&self, _: MediaKind, _: &str) -> Result<(), String> {
-        Err("this model takes no media".into())
+    fn takes(&self, kind: MediaKind, media_type: &str) -> Result<(), String> {
+        media::taken(kind, media_type)
     }
 
     fn ask(&self, request: &Request<'_>) -> Parts {
@@ -57,12 +59,14 @@ impl ChatModel for Anthropic {
 }
 
 fn body(model: &str, request: &Request<'_>) -> Value {
+    let messages = messages(model, request.messages);
+    let thinking = request.thinking && may_think(&messages);
     let mut body = json!({
         "model": model,
         "max_tokens": MAX_OUTPUT,
         "stream": true,
         "system": request.system,
-        "messages": messages(model, request.messages),
+        "messages": messages,
     });
     if !request.tools.is_empty() {
         let tools = request.tools.iter().map(|tool| {
@@ -70,47 +74,118 @@ fn body(model: &str, request: &Request<'_>) -> Value {
         });
         insert(&mut body, "tools", tools.collect());
     }
-    if request.thinking {
+    if thinking {
         insert(&mut body, "thinking", json!({"type": "enabled", "budget_tokens": THINKING_BUDGET}));
     }
     body
 }
 
 fn messages(model: &str, messages: &[Message]) -> Vec<Value> {
-    let message = |message: &Message| match message {
-        Message::User { content } => {
-            let text = Content::text_of(content);
-            json!({"role": "user", "content": [{"type": "text", "text": text}]})
-        }
-        Message::Assistant { model: author, blocks } => {
-            let content = blocks.iter().filter_map(|each| block(each, author == model));
-            json!({"role": "assistant", "content": content.collect::<Vec<_>>()})
-        }
-        Message::Results(replies) => {
-            let content = replies.iter().map(|reply| {
-                json!({
-                    "type": "tool_result",
-                    "tool_use_id": reply.provider_id,
-                    "content": reply.text,
-                    "is_error": reply.is_error,
-                })
-            });
-            json!({"role": "user", "content": content.collect::<Vec<_>>()})
-        }
+    let message = |message: &Message| {
+        let (role, content): (_, Vec<Value>) = match message {
+            Message::User { content: contents } => ("user", contents.iter().filter_map(content).collect()),
+            Message::Assistant { model: author, blocks } => {
+                ("assistant", blocks.iter().filter_map(|each| block(each, author == model)).collect())
+            }
+            Message::Results(replies) => ("user", results(replies)),
+        };
+        // The provider refuses an empty message, such as an answer of nothing but another model's reasoning. It
+        // takes the two user messages around it as one.
+        (!content.is_empty()).then(|| json!({"role": role, "content": content}))
     };
-    let has_content =
-        |message: &Value| message["content"].as_array().is_none_or(|content| !content.is_empty());
-    // The provider refuses an empty message, such as an answer of nothing but another model's reasoning. It takes
-    // the two user messages around it as one.
-    messages.iter().map(message).filter(has_content).collect()
+    messages.iter().filter_map(message).collect()
+}
+
+/// Whether thinking may be asked for. Not where the calls whose results are sent come from answers without their
+/// thinking, such as those of another model: the provider would refuse the request.
+fn may_think(messages: &[Value]) -> bool {
+    let has = |message: &Value, kind: &str| kinds(message).any(|each| each == kind);
+    let asked = |message: &Value| message["role"] == "user" && !has(message, "tool_result");
+    let since = messages.rsplit(asked).next().unwrap_or_default();
+    since.first().is_none_or(|answer| {
+        !has(answer, "tool_use") || matches!(kinds(answer).next(), Some("thinking" | "redacted_thinking"))
+    })
+}
+
+/// The types of a message's blocks.
+fn kinds(message: &Value) -> impl Iterator<Item = &str> {
+    message["content"].as_array().into_iter().flatten().filter_map(|block| block["type"].as_str())
+}
+
+/// What a person gave, as a block.
+fn content(content: &Content) -> Option<Value> {
+    Some(match Sendable::of(content)? {
+        Sendable::Text(text) => text_block(&text),
+        Sendable::Image { media_type, base64 } => {
+            json!({"type": "image", "source": source("base64", media_type, &base64)})
+        }
+        Sendable::Pdf { name, base64 } => document(name, &source("base64", PDF, &base64)),
+        Sendable::Plain { name, text } => document(name, &source("text", PLAIN_TEXT, &text)),
+    })
+}
+
+fn text_block(text: &str) -> Value {
+    json!({"type": "text", "text": text})
+}
+
+fn source(kind: &str, media_type: &str, data: &str) -> Value {
+    json!({"type": kind, "media_type": media_type, "data": data})
+}
+
+fn document(name: Option<&str>, source: &Value) -> Value {
+    let mut document = json!({"type": "document", "source": source});
+    if let Some(name) = name {
+        insert(&mut document, "title", json!(name));
+    }
+    document
+}
+
+/// All results come first, or the provider does not find them.
+fn results(replies: &[ToolReply]) -> Vec<Value> {
+    let (mut results, beside): (Vec<Value>, Vec<Vec<Value>>) = replies.iter().map(result).unzip();
+    results.extend(beside.into_iter().flatten());
+    results
+}
+
+/// A call's result, and what has to stand beside it: in the result of a failed call the provider takes only texts.
+fn result(reply: &ToolReply) -> (Value, Vec<Value>) {
+    let id = call_id(&reply.provider_id);
+    let fits = |block: &Value| !reply.is_error || block["type"] == "text";
+    let (remarks, mut beside): (Vec<Value>, Vec<Value>) =
+        reply.remarks.iter().filter_map(content).partition(fits);
+    if !beside.is_empty() {
+        beside.insert(0, text_block(&media::introduction(&id)));
+    }
+    let text = Some(reply.text.as_str()).filter(|text| !is_blank(text));
+    let content = if remarks.is_empty() {
+        json!(text.unwrap_or(media::NO_OUTPUT))
+    } else {
+        text.map(text_block).into_iter().chain(remarks).collect()
+    };
+    let result =
+        json!({"type": "tool_result", "tool_use_id": id, "content": content, "is_error": reply.is_error});
+    (result, beside)
+}
+
+/// A call's id as this vendor takes it: another's may have characters that it refuses.
+fn call_id(id: &str) -> Cow<'_, str> {
+    let is_allowed = |character: char| character.is_ascii_alphanumeric() || "_-".contains(character);
+    if id.chars().all(is_allowed) {
+        return id.into();
+    }
+    let spell = |character| match character {
+        allowed if is_allowed(allowed) => allowed.to_string(),
+        other => format!("_{:x}_", u32::from(other)),
+    };
+    id.chars().map(spell).collect()
 }
 
 /// A block as it is sent back; none if the provider would refuse it.
 fn block(block: &Block, same_model: bool) -> Option<Value> {
     match block {
         // The provider refuses empty and blank texts, also those that it sent.
-        Block::Text { text } if text.trim().is_empty() => None,
-        Block::Text { text } => Some(json!({"type": "text", "text": text})),
+        Block::Text { text } if is_blank(text) => None,
+        Block::Text { text } => Some(text_block(text)),
         // Signatures hold for the model that made them, and reasoning without one is refused.
         Block::Thinking { thinking, signature: Some(signature) } if same_model => {
             Some(json!({"type": "thinking", "thinking": thinking, "signature": signature}))
@@ -119,8 +194,8 @@ fn block(block: &Block, same_model: bool) -> Option<Value> {
             Some(json!({"type": "redacted_thinking", "data": data}))
         }
         Block::Thinking { .. } | Block::RedactedThinking { .. } => None,
-        Block::ToolUse(call) => {
-            Some(json!({"type": "tool_use", "id": call.provider_id, "name": call.name, "input": call.input}))
+        Block::ToolUse(ToolUse { provider_id, name, input, .. }) => {
+            Some(json!({"type": "tool_use", "id": call_id(provider_id), "name": name, "input": input}))
         }
     }
 }
@@ -260,6 +335,27 @@ impl Decoder for Decoding {
         }
         Ok(())
     }
+
+    fn spent(&self) -> Tokens {
+        self.usage.tokens()
+    }
+}
+
+impl Usage {
+    fn tokens(self) -> Tokens {
+        let counted = |count: Option<u64>| count.unwrap_or(0);
+        let (read, write) =
+            (counted(self.cache_read_input_tokens), counted(self.cache_creation_input_tokens));
+        Tokens {
+            // The vendor counts cached parts of the prompt beside `input_tokens`, not in it.
+            input: counted(self.input_tokens) + read + write,
+            output: counted(self.output_tokens),
+            cache_read: read,
+            cache_write: write,
+            // Not told apart from other output by the vendor.
+            reasoning: 0,
+        }
+    }
 }
 
 impl Decoding {
@@ -334,19 +430,7 @@ impl Decoding {
         {
             last.broken.get_or_insert_with(|| super::CUT_OFF.into());
         }
-        let cached = |count: Option<u64>| count.unwrap_or(0);
-        let (read, write) =
-            (cached(self.usage.cache_read_input_tokens), cached(self.usage.cache_creation_input_tokens));
-        // The vendor counts cached parts of the prompt beside `input_tokens`, not in it.
-        let usage = Tokens {
-            input: cached(self.usage.input_tokens) + read + write,
-            output: cached(self.usage.output_tokens),
-            cache_read: read,
-            cache_write: write,
-            // Not told apart from other output by the vendor.
-            reasoning: 0,
-        };
-        Answer { blocks, usage }
+        Answer { blocks, usage: self.spent() }
     }
 }
 

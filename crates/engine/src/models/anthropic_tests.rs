@@ -2,8 +2,9 @@
 
 use pretty_assertions::assert_eq;
 
+use super::super::ToolSpec;
 use super::super::decoding::{answer, error, told};
-use super::super::{ToolReply, ToolSpec};
+use super::super::media::tests::{image, pdf, plain};
 use super::*;
 
 /// A stream after the vendor's documentation: thinking with its signature in parts, text, pings, an event of a
@@ -136,6 +137,21 @@ fn errors_in_the_stream_are_told_apart() {
     }
 }
 
+#[test]
+fn an_answer_that_breaks_off_costs_what_the_provider_had_told() {
+    let counted = |output| Tokens { input: 1492, output, cache_read: 1000, cache_write: 20, reasoning: 0 };
+    let spent = |stream: &str| error(stream, Decoding::default()).spent;
+    let (start, _) = STREAM.split_once("event: content_block_stop").unwrap();
+    let (before_mark, _) = STREAM.split_once("event: message_stop").unwrap();
+    assert_eq!(spent(""), Tokens::default());
+    assert_eq!(spent(start), counted(2));
+    assert_eq!(spent(before_mark), counted(89));
+    let overloaded = json!({"type": "error", "error": {"type": "overloaded_error"}});
+    for last in [overloaded.to_string(), "{".into()] {
+        assert_eq!(spent(&format!("{start}data: {last}\n\n")), counted(2), "{last}");
+    }
+}
+
 /// An answer of a text and a call, cut off for `reason` or not.
 fn stopped_for(reason: &str, input: &str) -> ToolUse {
     let input = json!({"type": "input_json_delta", "partial_json": input});
@@ -249,4 +265,86 @@ fn tools_and_thinking_are_sent_where_there_are_any() {
     assert_eq!(full["tools"], json!([tool]));
     assert_eq!(full["thinking"], json!({"type": "enabled", "budget_tokens": THINKING_BUDGET}));
     assert!(full["max_tokens"].as_u64().unwrap() > THINKING_BUDGET);
+}
+
+fn said(text: &str) -> Content {
+    Content::Text { text: text.into() }
+}
+
+fn image_block() -> Value {
+    json!({"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "aW1hZ2U="}})
+}
+
+fn pdf_source() -> Value {
+    json!({"type": "base64", "media_type": "application/pdf", "data": "JVBERg=="})
+}
+
+#[test]
+fn what_a_person_attached_is_sent_in_its_order() {
+    let content = vec![
+        said("look:"),
+        image("a.png"),
+        said(" "),
+        pdf(None),
+        pdf(Some("b.pdf")),
+        plain("c.txt"),
+        said("so?"),
+    ];
+    let messages = [Message::User { content }, Message::User { content: vec![said("\n")] }];
+    let plain_source = json!({"type": "text", "media_type": "text/plain", "data": "plain text"});
+    let expected = json!([{"role": "user", "content": [
+        {"type": "text", "text": "look:"},
+        image_block(),
+        {"type": "document", "source": pdf_source()},
+        {"type": "document", "source": pdf_source(), "title": "b.pdf"},
+        {"type": "document", "source": plain_source, "title": "c.txt"},
+        {"type": "text", "text": "so?"},
+    ]}]);
+    assert_eq!(body("m", &request(&messages))["messages"], expected);
+}
+
+#[test]
+fn what_a_person_added_to_a_result_stands_within_it_or_behind_all_results() {
+    let reply = |id: &str, text: &str, is_error, remarks| ToolReply {
+        provider_id: id.into(),
+        text: text.into(),
+        remarks,
+        is_error,
+    };
+    let messages = [Message::Results(vec![
+        reply("toolu_1", "green", false, vec![said("mind the shade"), image("a.png"), pdf(None)]),
+        reply("toolu_2", " ", false, vec![image("a.png")]),
+        reply("toolu_3", "refused", true, vec![image("a.png"), said("not so")]),
+        reply("toolu_4", "", true, vec![said(" ")]),
+    ])];
+    let result = |id: &str, content: Value, is_error: bool| json!({"type": "tool_result", "tool_use_id": id, "content": content, "is_error": is_error});
+    let text = |text: &str| json!({"type": "text", "text": text});
+    let document = json!({"type": "document", "source": pdf_source()});
+    let expected = json!([{"role": "user", "content": [
+        result("toolu_1", json!([text("green"), text("mind the shade"), image_block(), document]), false),
+        result("toolu_2", json!([image_block()]), false),
+        result("toolu_3", json!([text("refused"), text("not so")]), true),
+        result("toolu_4", json!("(no output)"), true),
+        text("To the result of the call toolu_3 the user added:"),
+        image_block(),
+    ]}]);
+    assert_eq!(body("m", &request(&messages))["messages"], expected);
+}
+
+#[test]
+fn another_vendors_ids_are_spelt_in_the_characters_that_are_taken() {
+    assert_eq!(call_id("toolu_01-aZ"), "toolu_01-aZ");
+    assert_eq!(call_id("f.x:0"), "f_2e_x_3a_0");
+    let messages = [
+        Message::Assistant { model: "other".into(), blocks: vec![call("f:0")] },
+        Message::Results(vec![ToolReply {
+            provider_id: "f:0".into(),
+            text: "green".into(),
+            remarks: Vec::new(),
+            is_error: false,
+        }]),
+    ];
+    let sent = &body("m", &request(&messages))["messages"];
+    assert_eq!(sent[0]["content"][0]["id"], "f_3a_0");
+    assert_eq!(sent[1]["content"][0]["tool_use_id"], "f_3a_0");
 }

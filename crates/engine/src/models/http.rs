@@ -12,7 +12,7 @@ use secrecy::{ExposeSecret as _, SecretString};
 use serde_json::Value;
 use sse_stream::{Sse, SseStream};
 
-use super::{ModelError, ModelErrorKind, Part, Parts};
+use super::{ModelError, ModelErrorKind, Part, Parts, Tokens};
 
 /// How long a provider may take to accept a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -46,6 +46,9 @@ pub(super) trait Decoder: Send + 'static {
     /// # Errors
     /// An error that the provider reports in its stream, or an event that makes no sense.
     fn event(&mut self, event: &Sse, parts: &mut VecDeque<Part>) -> Result<(), ModelError>;
+
+    /// What the answer has cost so far, as far as the provider has told.
+    fn spent(&self) -> Tokens;
 }
 
 /// Sets a field of a request's body.
@@ -95,7 +98,13 @@ struct Decoding<D> {
 }
 
 impl<D: Decoder> Decoding<D> {
+    /// The next part. An answer that fails tells what it has cost until then: it is billed like any other.
     async fn next(&mut self) -> Result<Part, ModelError> {
+        let part = self.part().await;
+        part.map_err(|error| ModelError { spent: self.decoder.spent(), ..error })
+    }
+
+    async fn part(&mut self) -> Result<Part, ModelError> {
         loop {
             if let Some(part) = self.parts.pop_front() {
                 return Ok(part);

@@ -12,9 +12,10 @@ use serde_json::{Value, json};
 use sse_stream::Sse;
 
 use super::http::{Decoder, Endpoint, call, insert};
+use super::media::{self, PDF, Sendable, is_blank};
 use super::{
     Answer, Block, ChatModel, Content, Message, ModelError, ModelErrorKind, Part, Parts, Request, Tokens,
-    ToolUse,
+    ToolReply, ToolUse,
 };
 
 /// A model that speaks OpenAI Chat Completions.
@@ -42,8 +43,8 @@ impl ChatModel for OpenAi {
         &self.model
     }
 
-    fn takes(&self, _: MediaKind, _: &str) -> Result<(), String> {
-        Err("this model takes no media".into())
+    fn takes(&self, kind: MediaKind, media_type: &str) -> Result<(), String> {
+        media::taken(kind, media_type)
     }
 
     fn ask(&self, request: &Request<'_>) -> Parts {
@@ -79,17 +80,95 @@ fn body(model: &str, request: &Request<'_>) -> Value {
 
 fn message(message: &Message) -> Vec<Value> {
     match message {
-        Message::User { content } => vec![json!({"role": "user", "content": Content::text_of(content)})],
-        Message::Assistant { blocks, .. } => vec![assistant(blocks)],
-        Message::Results(replies) => {
-            let reply = |reply: &super::ToolReply| json!({"role": "tool", "tool_call_id": reply.provider_id, "content": reply.text});
-            replies.iter().map(reply).collect()
+        Message::User { content } => {
+            user(content.iter().filter_map(Piece::of).collect()).into_iter().collect()
+        }
+        Message::Assistant { blocks, .. } => assistant(blocks).into_iter().collect(),
+        Message::Results(replies) => results(replies),
+    }
+}
+
+/// What a person gave, in the two kinds that this protocol knows.
+enum Piece {
+    Text(String),
+    /// A part of a message, which only a user's message can have.
+    Media(Value),
+}
+
+impl Piece {
+    fn of(content: &Content) -> Option<Self> {
+        Some(match Sendable::of(content)? {
+            Sendable::Text(text) | Sendable::Plain { name: None, text } => Self::Text(text.into_owned()),
+            Sendable::Plain { name: Some(name), text } => Self::Text(format!("Document {name}:\n\n{text}")),
+            Sendable::Image { media_type, base64 } => {
+                let url = data_url(media_type, &base64);
+                Self::Media(json!({"type": "image_url", "image_url": {"url": url}}))
+            }
+            Sendable::Pdf { name, base64 } => {
+                let file = json!({
+                    "filename": name.unwrap_or("document.pdf"), "file_data": data_url(PDF, &base64),
+                });
+                Self::Media(json!({"type": "file", "file": file}))
+            }
+        })
+    }
+
+    fn into_part(self) -> Value {
+        match self {
+            Self::Text(text) => json!({"type": "text", "text": text}),
+            Self::Media(part) => part,
         }
     }
 }
 
-/// This protocol has one text and a list of calls per message, and takes no reasoning back.
-fn assistant(blocks: &[Block]) -> Value {
+fn data_url(media_type: &str, base64: &str) -> String {
+    format!("data:{media_type};base64,{base64}")
+}
+
+/// A user's message; none of nothing.
+fn user(pieces: Vec<Piece>) -> Option<Value> {
+    let content = match pieces.as_slice() {
+        [] => return None,
+        // The only form that all compatible servers take.
+        [Piece::Text(text)] => json!(text),
+        _ => pieces.into_iter().map(Piece::into_part).collect(),
+    };
+    Some(json!({"role": "user", "content": content}))
+}
+
+/// The results, and behind them the media that people added: a result has room for texts alone, and nothing may
+/// stand between two results.
+fn results(replies: &[ToolReply]) -> Vec<Value> {
+    let mut results = Vec::new();
+    let mut added = Vec::new();
+    for reply in replies {
+        let (result, media) = result(reply);
+        results.push(result);
+        if !media.is_empty() {
+            added.push(Piece::Text(media::introduction(&reply.provider_id)));
+            added.extend(media);
+        }
+    }
+    results.extend(user(added));
+    results
+}
+
+fn result(reply: &ToolReply) -> (Value, Vec<Piece>) {
+    let mut texts = Vec::from_iter(Some(reply.text.clone()).filter(|text| !is_blank(text)));
+    let mut media = Vec::new();
+    for remark in reply.remarks.iter().filter_map(Piece::of) {
+        match remark {
+            Piece::Text(text) => texts.push(text),
+            Piece::Media(_) => media.push(remark),
+        }
+    }
+    let content = if texts.is_empty() { media::NO_OUTPUT.to_owned() } else { texts.join("\n\n") };
+    (json!({"role": "tool", "tool_call_id": reply.provider_id, "content": content}), media)
+}
+
+/// This protocol has one text and a list of calls per message, and takes no reasoning back. An answer of nothing
+/// else is not sent.
+fn assistant(blocks: &[Block]) -> Option<Value> {
     let mut text = String::new();
     let mut calls = Vec::new();
     for block in blocks {
@@ -103,11 +182,16 @@ fn assistant(blocks: &[Block]) -> Value {
             Block::Thinking { .. } | Block::RedactedThinking { .. } => {}
         }
     }
-    match (text.is_empty(), calls.is_empty()) {
-        (_, true) => json!({"role": "assistant", "content": text}),
-        (true, false) => json!({"role": "assistant", "tool_calls": calls}),
-        (false, false) => json!({"role": "assistant", "content": text, "tool_calls": calls}),
+    let mut message = json!({"role": "assistant"});
+    if !is_blank(&text) {
+        insert(&mut message, "content", json!(text));
+    } else if calls.is_empty() {
+        return None;
     }
+    if !calls.is_empty() {
+        insert(&mut message, "tool_calls", json!(calls));
+    }
+    Some(message)
 }
 
 #[derive(Deserialize)]
@@ -227,6 +311,10 @@ impl Decoder for Decoding {
             self.finish_reason = choice.finish_reason.or(self.finish_reason.take());
         }
         Ok(())
+    }
+
+    fn spent(&self) -> Tokens {
+        self.usage
     }
 }
 

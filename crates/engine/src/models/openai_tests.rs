@@ -3,6 +3,7 @@
 use pretty_assertions::assert_eq;
 
 use super::super::decoding::{answer, error, told};
+use super::super::media::tests::{image, pdf, plain};
 use super::super::{ToolReply, ToolSpec};
 use super::*;
 
@@ -61,6 +62,16 @@ fn a_stream_that_ends_before_its_mark_is_broken_wherever_it_ends() {
     }
     let no_reason = "data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"a\"}}]}\n\ndata: [DONE]\n\n";
     assert!(error(no_reason, Decoding::default()).message.contains("without saying why"));
+}
+
+#[test]
+fn an_answer_that_breaks_off_costs_what_the_provider_had_told() {
+    let (before_mark, _) = STREAM.split_once("data: [DONE]").unwrap();
+    let expected = Tokens { input: 82, output: 17, cache_read: 64, cache_write: 0, reasoning: 9 };
+    assert_eq!(error(before_mark, Decoding::default()).spent, expected);
+    // The usage comes last: an answer that breaks off before has told nothing.
+    let (before_usage, _) = STREAM.split_once(r#"data: {"id":"chatcmpl-1","choices":[],"usage""#).unwrap();
+    assert_eq!(error(before_usage, Decoding::default()).spent, Tokens::default());
 }
 
 /// A stream of these deltas, ended for `reason`.
@@ -170,7 +181,8 @@ fn what_the_model_said_goes_back_in_this_protocols_form() {
         Message::Results(vec![reply("c1", "green"), reply("c2", "")]),
         Message::Assistant { model: "m".into(), blocks: vec![call("c3")] },
         Message::Results(vec![reply("c3", "red")]),
-        Message::Assistant { model: "m".into(), blocks: Vec::new() },
+        Message::Assistant { model: "m".into(), blocks: vec![text(" \n")] },
+        Message::user(" "),
         Message::user("and?"),
     ];
     let tools = [ToolSpec {
@@ -189,10 +201,10 @@ fn what_the_model_said_goes_back_in_this_protocols_form() {
         {"role": "user", "content": "read it"},
         {"role": "assistant", "content": "I read.", "tool_calls": [call("c1"), call("c2")]},
         {"role": "tool", "tool_call_id": "c1", "content": "green"},
-        {"role": "tool", "tool_call_id": "c2", "content": ""},
+        {"role": "tool", "tool_call_id": "c2", "content": "(no output)"},
         {"role": "assistant", "tool_calls": [call("c3")]},
         {"role": "tool", "tool_call_id": "c3", "content": "red"},
-        {"role": "assistant", "content": ""},
+        // The answer of nothing but a blank text is gone, as some servers refuse it.
         {"role": "user", "content": "and?"},
     ]);
     assert_eq!(sent["messages"], expected);
@@ -202,4 +214,61 @@ fn what_the_model_said_goes_back_in_this_protocols_form() {
     let plain = body("m", &Request { tools: &[], thinking: false, ..request });
     let fields: Vec<&String> = plain.as_object().unwrap().keys().collect();
     assert_eq!(fields, ["messages", "model", "stream", "stream_options"]);
+}
+
+/// The messages that are sent of these, without the system's.
+fn sent(messages: &[Message]) -> Value {
+    let request = Request { system: "s", messages, tools: &[], thinking: false };
+    body("m", &request)["messages"].as_array().unwrap()[1..].into()
+}
+
+#[test]
+fn what_a_person_attached_is_sent_in_its_order() {
+    let text = |text: &str| Content::Text { text: text.into() };
+    let content =
+        vec![text("look:"), image("a.png"), text(" "), pdf(None), pdf(Some("b.pdf")), plain("c.txt")];
+    let file = |name: &str| json!({"type": "file", "file": {"filename": name, "file_data": "data:application/pdf;base64,JVBERg=="}});
+    let expected = json!([{"role": "user", "content": [
+        {"type": "text", "text": "look:"},
+        {"type": "image_url", "image_url": {"url": "data:image/png;base64,aW1hZ2U="}},
+        file("document.pdf"),
+        file("b.pdf"),
+        {"type": "text", "text": "Document c.txt:\n\nplain text"},
+    ]}]);
+    assert_eq!(sent(&[Message::User { content }]), expected);
+    let one = Message::User { content: vec![text(" "), text("hi")] };
+    assert_eq!(sent(&[one]), json!([{"role": "user", "content": "hi"}]));
+}
+
+#[test]
+fn media_added_to_results_follow_all_of_them() {
+    let text = |text: &str| Content::Text { text: text.into() };
+    let reply = |id: &str, text: &str, remarks| ToolReply {
+        provider_id: id.into(),
+        text: text.into(),
+        remarks,
+        is_error: false,
+    };
+    let results = Message::Results(vec![
+        reply("c1", "green", vec![image("a.png"), text("mind the shade"), plain("c.txt")]),
+        reply("c2", "", vec![text("no")]),
+        reply("c3", "", vec![pdf(None)]),
+    ]);
+    let told =
+        |id: &str| json!({"type": "text", "text": format!("To the result of the call {id} the user added:")});
+    let expected = json!([
+        {"role": "tool", "tool_call_id": "c1",
+         "content": "green\n\nmind the shade\n\nDocument c.txt:\n\nplain text"},
+        {"role": "tool", "tool_call_id": "c2", "content": "no"},
+        {"role": "tool", "tool_call_id": "c3", "content": "(no output)"},
+        {"role": "user", "content": [
+            told("c1"),
+            {"type": "image_url", "image_url": {"url": "data:image/png;base64,aW1hZ2U="}},
+            told("c3"),
+            {"type": "file", "file": {
+                "filename": "document.pdf", "file_data": "data:application/pdf;base64,JVBERg==",
+            }},
+        ]},
+    ]);
+    assert_eq!(sent(&[results]), expected);
 }

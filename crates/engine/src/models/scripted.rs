@@ -22,6 +22,9 @@ use super::{
 /// The script that is used where `LLM_SCRIPT_PATH` names none.
 const BUILT_IN: &str = include_str!("scripted.yaml");
 
+/// What an image or a document counts as, whatever its size: about 1,500 tokens, as vendors count an image.
+const MEDIA_BYTES: usize = 6_000;
+
 /// A script that cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum ScriptError {
@@ -221,11 +224,21 @@ impl ChatModel for Scripted {
 /// Nobody bills these tokens; about four bytes each make the figures plausible.
 fn prompt_tokens(request: &Request<'_>) -> u64 {
     let bytes = request.messages.iter().map(|message| match message {
-        Message::User { content } => Content::text_of(content).len(),
+        Message::User { content } => content_bytes(content),
         Message::Assistant { blocks, .. } => blocks.iter().map(block_bytes).sum(),
-        Message::Results(replies) => replies.iter().map(|reply| reply.text.len()).sum(),
+        Message::Results(replies) => {
+            replies.iter().map(|reply| reply.text.len() + content_bytes(&reply.remarks)).sum()
+        }
     });
     tokens(request.system.len() + bytes.sum::<usize>())
+}
+
+fn content_bytes(contents: &[Content]) -> usize {
+    let bytes = contents.iter().map(|content| match content {
+        Content::Text { text } => text.len(),
+        Content::Media(_) => MEDIA_BYTES,
+    });
+    bytes.sum()
 }
 
 fn block_bytes(block: &Block) -> usize {

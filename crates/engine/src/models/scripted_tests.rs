@@ -121,6 +121,22 @@ async fn an_answer_streams_as_a_models_does() {
 }
 
 #[tokio::test]
+async fn media_cost_tokens_and_do_not_change_what_was_said() {
+    let image = Content::Media(crate::models::Media {
+        kind: MediaKind::Image,
+        media_type: "image/png".into(),
+        name: None,
+        hash: "00".into(),
+        data: None,
+    });
+    let bare = answer(script(RULES), &[user("say hello")]).await;
+    let content = vec![Content::Text { text: "say hello".into() }, image];
+    let with_image = answer(script(RULES), &[Message::User { content }]).await;
+    assert_eq!(with_image.text(), bare.text());
+    assert_eq!(with_image.usage.input, bare.usage.input + 1_500);
+}
+
+#[tokio::test]
 async fn a_scripted_failure_comes_in_place_of_the_end() {
     for (name, kind) in [
         ("auth", ModelErrorKind::Auth),

@@ -1,106 +1,104 @@
-//! `read_file` and `list_files`: the agent's workspace, and nothing outside it.
+//! The agent's workspace: how the tools for files reach what is in it, and nothing outside it.
 //!
 //! Paths are resolved by the kernel with `RESOLVE_BENEATH`: neither `..`, nor an absolute path, nor a symbolic
-//! link, nor one swapped in at the last moment leads out of the workspace.
+//! link, nor one swapped in at the last moment leads out of the workspace. What is changed is then named by its
+//! opened folder and its bare name, so nothing is resolved a second time.
 
 use std::fs::File;
-use std::io::{self, Read as _};
-use std::os::fd::OwnedFd;
+use std::io::{self, Read as _, Write as _};
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use futures::future::BoxFuture;
-use rustix::fs::{Dir, FileType, Mode, OFlags, ResolveFlags};
-use serde::Deserialize;
-use serde_json::{Value, json};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags};
+use rustix::io::Errno;
+use uuid::Uuid;
 
-use super::{Invocation, Permission, Tool, ToolError, ToolOutput, ToolStep, parse};
-use crate::models::ToolSpec;
+use super::{ToolError, ToolOutput, ToolStep};
 
-/// How much of a file the model is given.
-const MAX_BYTES: u64 = 64 * 1024;
-/// How many entries of a folder the model is given.
-const MAX_ENTRIES: usize = 1_000;
-
-#[derive(Deserialize)]
-struct PathInput {
-    path: String,
-}
+/// A folder that is only passed through.
+const FOLDER: OFlags = OFlags::DIRECTORY.union(OFlags::PATH);
+/// What a file is read with. NONBLOCK: a pipe without a writer would be waited for.
+const READ: OFlags = OFlags::RDONLY.union(OFlags::NONBLOCK);
+/// What a file made here may be used for, as far as the process's mask lets it.
+const FILE_MODE: Mode = Mode::from_raw_mode(0o666);
+/// The same for a folder.
+const FOLDER_MODE: Mode = Mode::from_raw_mode(0o777);
+/// The part of a mode that a replaced file hands on. The set-user-id bits are none of it: as for any write,
+/// they speak for the content that was.
+const KEPT_MODE: Mode = Mode::RWXU.union(Mode::RWXG).union(Mode::RWXO);
+/// What the name of a file that will replace another begins with.
+const TEMPORARY_START: &str = ".writing-";
+/// And what it ends with.
+const TEMPORARY_END: &str = ".tmp";
 
 /// The folder that the file tools work in.
 #[derive(Clone)]
-struct Workspace(PathBuf);
+pub(super) struct Workspace {
+    root: PathBuf,
+    /// Held while a file is changed: of two edits at once, one would undo the other.
+    changing: Arc<Mutex<()>>,
+}
+
+/// Where a file of the workspace is, or will be.
+pub(super) struct Place<'a> {
+    folder: OwnedFd,
+    name: &'a str,
+    /// As the model wrote it, for what it is told.
+    path: &'a str,
+}
 
 impl Workspace {
-    /// Opens `path` beneath the workspace.
-    fn open(&self, path: &str, flags: OFlags) -> Result<OwnedFd, ToolError> {
-        let refuse = |error: rustix::io::Errno| {
-            let why = match error {
-                rustix::io::Errno::NOENT => "there is no such file or folder".to_owned(),
-                rustix::io::Errno::XDEV | rustix::io::Errno::LOOP => {
-                    "it leads out of the workspace".to_owned()
-                }
-                other => io::Error::from(other).to_string(),
-            };
-            ToolError(format!("`{path}` cannot be opened: {why}"))
-        };
-        std::fs::create_dir_all(&self.0)
-            .map_err(|error| ToolError(format!("the workspace cannot be used: {error}")))?;
-        let folder = OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::PATH;
-        let root = rustix::fs::open(&self.0, folder, Mode::empty()).map_err(refuse)?;
-        // NONBLOCK: a pipe without a writer would be waited for.
-        let flags = flags | OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
-        let beneath = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
-        rustix::fs::openat2(root, path, flags, Mode::empty(), beneath).map_err(refuse)
+    pub(super) fn new(root: &Path) -> Self {
+        Self { root: root.to_owned(), changing: Arc::default() }
     }
 
-    fn read(&self, path: &str) -> Result<String, ToolError> {
-        let failed = |error: io::Error| ToolError(format!("`{path}` cannot be read: {error}"));
-        let file = File::from(self.open(path, OFlags::empty())?);
-        let metadata = file.metadata().map_err(failed)?;
-        if !metadata.is_file() {
-            return Err(ToolError(format!("`{path}` is not a file")));
-        }
-        let mut bytes = Vec::new();
-        file.take(MAX_BYTES).read_to_end(&mut bytes).map_err(failed)?;
-        let mut text = String::from_utf8_lossy(&bytes).into_owned();
-        if metadata.len() > MAX_BYTES {
-            let cut = format!("\n[cut: the first {MAX_BYTES} of {} bytes]", metadata.len());
-            text.push_str(&cut);
-        }
-        Ok(text)
+    /// Opens `path` to read it.
+    pub(super) fn open(&self, path: &str, flags: OFlags) -> Result<OwnedFd, ToolError> {
+        open_beneath(&self.root()?, path, READ | flags).map_err(|error| cannot_open(path, error))
     }
 
-    fn list(&self, path: &str) -> Result<String, ToolError> {
-        let failed = |error: rustix::io::Errno| {
-            ToolError(format!("`{path}` cannot be listed: {}", io::Error::from(error)))
-        };
-        let folder = self.open(path, OFlags::DIRECTORY)?;
-        let mut names = Vec::new();
-        let mut more = false;
-        for entry in Dir::read_from(&folder).map_err(failed)? {
-            let entry = entry.map_err(failed)?;
-            let mut name = entry.file_name().to_string_lossy().into_owned();
-            if name == "." || name == ".." {
-                continue;
-            }
-            if entry.file_type() == FileType::Directory {
-                name.push('/');
-            }
-            more = names.len() == MAX_ENTRIES;
-            if more {
-                break;
-            }
-            names.push(name);
+    /// The place of `path`, in a folder that must be there.
+    pub(super) fn place<'a>(&self, path: &'a str) -> Result<Place<'a>, ToolError> {
+        self.place_in(path, |root, folder| open_beneath(root, folder, FOLDER))
+    }
+
+    /// The place of `path`, in a folder that is made where it is missing.
+    pub(super) fn new_place<'a>(&self, path: &'a str) -> Result<Place<'a>, ToolError> {
+        self.place_in(path, make_folder)
+    }
+
+    fn place_in<'a>(
+        &self,
+        path: &'a str,
+        open: fn(&OwnedFd, &str) -> Result<OwnedFd, Errno>,
+    ) -> Result<Place<'a>, ToolError> {
+        if path.starts_with('/') {
+            return Err(cannot_open(path, Errno::XDEV));
         }
-        names.sort_unstable();
-        if more {
-            names.push(format!("[cut: the folder has more than {MAX_ENTRIES} entries]"));
+        let (folder, name) = path.rsplit_once('/').unwrap_or((".", path));
+        if matches!(name, "" | "." | "..") {
+            return Err(ToolError(format!("`{path}` does not name a file")));
         }
-        if names.is_empty() { Ok("(empty)".into()) } else { Ok(names.join("\n")) }
+        let folder = open(&self.root()?, folder).map_err(|error| cannot_open(path, error))?;
+        Ok(Place { folder, name, path })
+    }
+
+    fn root(&self) -> Result<OwnedFd, ToolError> {
+        let unusable = |error: io::Error| ToolError(format!("the workspace cannot be used: {error}"));
+        std::fs::create_dir_all(&self.root).map_err(unusable)?;
+        rustix::fs::open(&self.root, FOLDER | OFlags::CLOEXEC, Mode::empty())
+            .map_err(|error| unusable(error.into()))
+    }
+
+    /// Keeps other changes off until it is dropped.
+    pub(super) fn lock(&self) -> MutexGuard<'_, ()> {
+        // Nothing is left half done by a panic: a file is replaced whole or not at all.
+        self.changing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Runs `work` where it may block.
-    async fn blocking(
+    pub(super) async fn blocking(
         &self,
         work: impl FnOnce(Self) -> Result<String, ToolError> + Send + 'static,
     ) -> Result<ToolStep, ToolError> {
@@ -112,139 +110,121 @@ impl Workspace {
     }
 }
 
-fn path_schema(what: &str) -> Value {
-    json!({
-        "type": "object",
-        "properties": {"path": {"type": "string", "description": what}},
-        "required": ["path"],
-    })
-}
-
-/// See the module.
-pub(super) struct ReadFile(Workspace);
-
-impl ReadFile {
-    pub(super) fn within(workspace: &Path) -> Self {
-        Self(Workspace(workspace.to_owned()))
-    }
-}
-
-impl Tool for ReadFile {
-    fn spec(&self) -> ToolSpec {
-        ToolSpec {
-            name: "read_file".into(),
-            description: "Reads a text file of the workspace.".into(),
-            input_schema: path_schema("The file, relative to the workspace."),
+impl Place<'_> {
+    /// The file's whole content, if that is at most `max` bytes of text.
+    pub(super) fn read(&self, max: u64) -> Result<String, ToolError> {
+        self.mode()?;
+        let opened = open_beneath(&self.folder, self.name, READ | OFlags::NOFOLLOW);
+        let file = File::from(opened.map_err(|error| cannot_open(self.path, error))?);
+        if !file.metadata().map_err(|error| cannot_read(self.path, &error))?.is_file() {
+            return Err(not_a_file(self.path));
+        }
+        let mut bytes = Vec::new();
+        file.take(max.saturating_add(1))
+            .read_to_end(&mut bytes)
+            .map_err(|error| cannot_read(self.path, &error))?;
+        if u64::try_from(bytes.len()).is_ok_and(|len| len <= max) {
+            String::from_utf8(bytes).map_err(|_| ToolError(format!("`{}` is not UTF-8 text", self.path)))
+        } else {
+            Err(ToolError(format!("`{}` is over {max} bytes", self.path)))
         }
     }
 
-    fn idempotent(&self) -> bool {
-        true
-    }
-
-    fn permission(&self) -> Permission {
-        Permission::Allow
-    }
-
-    fn run(&self, invocation: Invocation) -> BoxFuture<'_, Result<ToolStep, ToolError>> {
-        Box::pin(async move {
-            let PathInput { path } = parse(invocation.input)?;
-            self.0.blocking(move |workspace| workspace.read(&path)).await
+    /// Replaces the file, or makes it. Who reads it sees the old content or the new, never a part.
+    pub(super) fn replace(&self, content: &str) -> Result<(), ToolError> {
+        let mode = self.mode()?;
+        let failed = |error: io::Error| ToolError(format!("`{}` cannot be written: {error}", self.path));
+        let temporary = temporary_name();
+        let create = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+        let file = rustix::fs::openat(&self.folder, &temporary, create, FILE_MODE)
+            .map_err(|error| failed(error.into()))?;
+        self.fill(file.into(), &temporary, content, mode).map_err(|error| {
+            // One that cannot be removed is as harmless as one that a crash leaves.
+            let _ = rustix::fs::unlinkat(&self.folder, &temporary, AtFlags::empty());
+            failed(error)
         })
     }
-}
 
-/// See the module.
-pub(super) struct ListFiles(Workspace);
-
-impl ListFiles {
-    pub(super) fn within(workspace: &Path) -> Self {
-        Self(Workspace(workspace.to_owned()))
+    /// Fills the temporary file and puts it where the file belongs.
+    fn fill(&self, mut file: File, temporary: &str, content: &str, mode: Option<Mode>) -> io::Result<()> {
+        file.write_all(content.as_bytes())?;
+        if let Some(mode) = mode {
+            rustix::fs::fchmod(&file, mode)?;
+        }
+        Ok(rustix::fs::renameat(&self.folder, temporary, &self.folder, self.name)?)
     }
-}
 
-impl Tool for ListFiles {
-    fn spec(&self) -> ToolSpec {
-        ToolSpec {
-            name: "list_files".into(),
-            description: "Lists a folder of the workspace; names of folders end with a slash.".into(),
-            input_schema: path_schema("The folder, relative to the workspace; `.` for the workspace itself."),
+    /// The mode of the file that is there, if one is. Anything that is not a file is refused.
+    fn mode(&self) -> Result<Option<Mode>, ToolError> {
+        let stat = match rustix::fs::statat(&self.folder, self.name, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(stat) => stat,
+            Err(Errno::NOENT) => return Ok(None),
+            Err(error) => return Err(cannot_open(self.path, error)),
+        };
+        match FileType::from_raw_mode(stat.st_mode) {
+            FileType::RegularFile => Ok(Some(Mode::from_raw_mode(stat.st_mode) & KEPT_MODE)),
+            // To replace it would cut the link, to follow it would change a file that the call does not name.
+            FileType::Symlink => Err(ToolError(format!("`{}` is a symbolic link", self.path))),
+            _ => Err(not_a_file(self.path)),
         }
     }
+}
 
-    fn idempotent(&self) -> bool {
-        true
-    }
+/// Opens `path` beneath `folder`.
+fn open_beneath(folder: impl AsFd, path: &str, flags: OFlags) -> Result<OwnedFd, Errno> {
+    let beneath = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
+    rustix::fs::openat2(folder, path, flags | OFlags::CLOEXEC, Mode::empty(), beneath)
+}
 
-    fn permission(&self) -> Permission {
-        Permission::Allow
+/// Opens the folder `path` beneath `root`, and makes what is missing of it. Each new one is made by its bare name
+/// in an opened folder, and opened beneath that. As deep as the longest path that the kernel takes.
+fn make_folder(root: &OwnedFd, path: &str) -> Result<OwnedFd, Errno> {
+    let path = path.trim_end_matches('/');
+    match open_beneath(root, path, FOLDER) {
+        Err(Errno::NOENT) => {}
+        opened => return opened,
     }
+    let (parent, name) = match path.rsplit_once('/') {
+        // It would make a folder only to leave it again.
+        Some((_, "..")) => return Err(Errno::NOENT),
+        Some((parent, name)) => (make_folder(root, parent)?, name),
+        None => (open_beneath(root, ".", FOLDER)?, path),
+    };
+    match rustix::fs::mkdirat(&parent, name, FOLDER_MODE) {
+        // Two writers may make it at once.
+        Ok(()) | Err(Errno::EXIST) => open_beneath(parent, name, FOLDER),
+        Err(error) => Err(error),
+    }
+}
 
-    fn run(&self, invocation: Invocation) -> BoxFuture<'_, Result<ToolStep, ToolError>> {
-        Box::pin(async move {
-            let PathInput { path } = parse(invocation.input)?;
-            self.0.blocking(move |workspace| workspace.list(&path)).await
-        })
-    }
+/// The name of a file that will replace another. It does not hold the other's name, which may be as long as
+/// names can be.
+fn temporary_name() -> String {
+    format!("{TEMPORARY_START}{}{TEMPORARY_END}", Uuid::now_v7().simple())
+}
+
+/// Whether a file of this name is one that a crash left behind.
+pub(super) fn is_temporary(name: &str) -> bool {
+    name.starts_with(TEMPORARY_START) && name.ends_with(TEMPORARY_END)
+}
+
+fn cannot_open(path: &str, error: Errno) -> ToolError {
+    let why = match error {
+        Errno::NOENT => "there is no such file or folder".to_owned(),
+        Errno::XDEV | Errno::LOOP => "it leads out of the workspace".to_owned(),
+        other => io::Error::from(other).to_string(),
+    };
+    ToolError(format!("`{path}` cannot be opened: {why}"))
+}
+
+pub(super) fn cannot_read(path: &str, error: &io::Error) -> ToolError {
+    ToolError(format!("`{path}` cannot be read: {error}"))
+}
+
+pub(super) fn not_a_file(path: &str) -> ToolError {
+    ToolError(format!("`{path}` is not a file"))
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn workspace() -> (tempfile::TempDir, Workspace) {
-        let folder = tempfile::tempdir().unwrap();
-        let inside = folder.path().join("workspace");
-        std::fs::create_dir(&inside).unwrap();
-        std::fs::write(folder.path().join("secret"), "outside").unwrap();
-        (folder, Workspace(inside))
-    }
-
-    #[test]
-    fn reads_and_lists_what_is_inside() {
-        let (_folder, workspace) = workspace();
-        assert_eq!(workspace.list("."), Ok("(empty)".into()));
-        std::fs::create_dir(workspace.0.join("sub")).unwrap();
-        std::fs::write(workspace.0.join("sub/notes.txt"), "green").unwrap();
-        std::fs::write(workspace.0.join("a"), "").unwrap();
-        assert_eq!(workspace.list("."), Ok("a\nsub/".into()));
-        assert_eq!(workspace.read("sub/../sub/notes.txt"), Ok("green".into()));
-    }
-
-    #[test]
-    fn nothing_leads_outside() {
-        let (folder, workspace) = workspace();
-        std::os::unix::fs::symlink("../secret", workspace.0.join("link")).unwrap();
-        std::os::unix::fs::symlink(folder.path(), workspace.0.join("up")).unwrap();
-        let absolute = folder.path().join("secret");
-        for path in ["../secret", "link", "up/secret", absolute.to_str().unwrap(), "/etc/passwd"] {
-            let refused = workspace.read(path).unwrap_err();
-            assert!(refused.0.contains("leads out of the workspace"), "{path}: {refused}");
-            assert!(workspace.list(path).is_err(), "{path}");
-        }
-    }
-
-    #[test]
-    fn folders_pipes_and_missing_files_are_told_apart() {
-        let (_folder, workspace) = workspace();
-        assert!(workspace.read(".").unwrap_err().0.contains("is not a file"));
-        assert!(workspace.read("nothing").unwrap_err().0.contains("no such file"));
-        rustix::fs::mknodat(
-            rustix::fs::CWD,
-            workspace.0.join("pipe"),
-            FileType::Fifo,
-            Mode::from_raw_mode(0o600),
-            0,
-        )
-        .unwrap();
-        assert!(workspace.read("pipe").unwrap_err().0.contains("is not a file"));
-    }
-
-    #[test]
-    fn a_large_file_is_cut_and_says_so() {
-        let (_folder, workspace) = workspace();
-        std::fs::write(workspace.0.join("large"), "x".repeat(100_000)).unwrap();
-        let text = workspace.read("large").unwrap();
-        assert!(text.ends_with("[cut: the first 65536 of 100000 bytes]") && text.len() < 70_000);
-    }
-}
+#[path = "files_tests.rs"]
+mod tests;

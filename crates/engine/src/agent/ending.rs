@@ -1,0 +1,59 @@
+//! How turns end otherwise than well, and what clients are told of it.
+
+use contract::MessageId;
+use contract::event::{Event, Failure, FailureCode, Lifecycle, ToolResult};
+
+use crate::brain::steps::{Said, Step, TurnOutcome};
+use crate::channel::{Record, Recorder};
+use crate::models::{ModelError, ModelErrorKind, ToolUse};
+
+/// Ends a turn with `failure`: after `before`, the last two events are that it errored and why.
+pub(super) async fn errored(
+    recorder: &Recorder,
+    message_id: MessageId,
+    before: Vec<Event>,
+    failure: Failure,
+) {
+    let turn_id = recorder.turn_id();
+    tracing::warn!(turn.id = %turn_id, code = ?failure.code, message = failure.message, "A turn failed.");
+    let outcome = TurnOutcome::Errored { failure: failure.clone() };
+    let errored = Event::ThreadLifecycle(Lifecycle::Errored { message_id });
+    let record = Record::new().step(Step::Ended { outcome }).events(before);
+    if let Err(error) = recorder.commit(record.event(errored).event(Event::Error(failure))).await {
+        tracing::error!(%error, turn.id = %turn_id, "A failed turn could not be ended.");
+    }
+}
+
+/// What clients are told of a call whose result nobody will know.
+pub(super) fn without_result(call: &ToolUse, why: &str) -> Event {
+    Event::ToolResult(ToolResult {
+        tool_call_id: call.call_id,
+        tool: call.name.clone(),
+        output: String::new(),
+        error: Some(why.to_owned()),
+        duration_ms: 0,
+    })
+}
+
+/// The beginning of an answer, as a message of its own.
+pub(super) fn said(text: String) -> Said {
+    Said { message_id: MessageId::new(), text }
+}
+
+/// What clients are told of a provider's failure.
+pub(super) fn provider_failure(error: &ModelError) -> Failure {
+    let (code, retryable) = match error.kind {
+        ModelErrorKind::NotConfigured => (FailureCode::ProviderNotConfigured, false),
+        ModelErrorKind::Auth => (FailureCode::ProviderAuth, false),
+        ModelErrorKind::Refused => (FailureCode::ProviderRefused, false),
+        ModelErrorKind::Quota => (FailureCode::ProviderUnavailable, false),
+        ModelErrorKind::Busy | ModelErrorKind::Broken => (FailureCode::ProviderUnavailable, true),
+    };
+    Failure { code, message: error.message.clone(), retryable }
+}
+
+/// What clients are told of a failure that is ours.
+pub(super) fn unexpected() -> Failure {
+    let message = "unexpected failure; the engine's log has the details".into();
+    Failure { code: FailureCode::InternalError, message, retryable: false }
+}

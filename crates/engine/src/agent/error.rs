@@ -1,0 +1,55 @@
+//! Why the agent did not do what it was asked to.
+
+use super::MAX_TURNS_AT_ONCE;
+use super::thread::LoadError;
+use crate::brain::WriteError;
+
+/// See the module.
+#[derive(Debug, thiserror::Error)]
+pub enum AgentError {
+    /// The request asks for something that cannot be.
+    #[error("{0}")]
+    Invalid(String),
+    /// There is no such task, or none at all yet.
+    #[error("there is no such task, or none yet")]
+    UnknownTask,
+    /// There is no such message in the task.
+    #[error("{0}")]
+    UnknownMessage(String),
+    /// No turn runs on the task.
+    #[error("no turn is running on this task")]
+    NotRunning,
+    /// Nothing waits for a person, or not what was answered.
+    #[error("no such request is pending on this task")]
+    NotPending,
+    /// Another turn runs on the task.
+    #[error("another turn is running on this task; it can be cancelled")]
+    Busy,
+    /// Too many turns run at once.
+    #[error("{MAX_TURNS_AT_ONCE} turns are running, and more cannot")]
+    TooManyTurns,
+    /// The brain's disk does not keep up.
+    #[error("too much waits to be stored: the disk is slower than the turns that are running")]
+    TooMuchWaiting,
+    /// The engine is stopping.
+    #[error("the engine is stopping")]
+    Stopping,
+    /// The brain could not be read.
+    #[error("the brain could not be read")]
+    Read(#[from] rusqlite::Error),
+    /// The task's journal could not be read.
+    #[error("the task's journal could not be read: {0}")]
+    Unreadable(String),
+    /// The brain could not be written.
+    #[error(transparent)]
+    Write(#[from] WriteError),
+}
+
+impl From<LoadError> for AgentError {
+    fn from(error: LoadError) -> Self {
+        match error {
+            LoadError::Read(error) => Self::Read(error),
+            LoadError::NotOpened(error) => Self::Unreadable(error.to_string()),
+        }
+    }
+}

@@ -1,0 +1,46 @@
+//! Keeps house: takes the deltas of turns that ended long ago out of the brain. What the turn came to stays.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use contract::Timestamp;
+
+use super::Means;
+use crate::brain::Brain;
+
+/// How many turns are seen to in one commit, so that no turn at work waits long for it.
+const TURNS_AT_ONCE: u32 = 50;
+/// How long to leave the writer to others in between.
+const PAUSE: Duration = Duration::from_millis(200);
+/// How often to look at least. This is the only thing that an idle engine does.
+const LONGEST: Duration = Duration::from_hours(1);
+
+/// Keeps house for ever.
+pub(super) async fn keep(brain: Brain, means: Arc<Means>) {
+    loop {
+        let pause = match see_to(&brain, &means).await {
+            Ok(pause) => pause,
+            Err(reason) => {
+                tracing::warn!(reason, "Old events could not be taken out; this is tried again.");
+                LONGEST
+            }
+        };
+        means.clock.sleep(pause).await;
+    }
+}
+
+/// Takes out what is due; when to look again.
+async fn see_to(brain: &Brain, means: &Means) -> Result<Duration, String> {
+    let Some(ended_at) = brain.first_unfolded().map_err(|error| error.to_string())? else {
+        return Ok(LONGEST);
+    };
+    let ttl = i64::try_from(means.replay_ttl.as_millis()).unwrap_or(i64::MAX);
+    let before = means.clock.now().unix_ms().saturating_sub(ttl);
+    let due_in = ended_at.unix_ms().saturating_sub(before);
+    if let Ok(due_in @ 1..) = u64::try_from(due_in) {
+        return Ok(Duration::from_millis(due_in).min(LONGEST));
+    }
+    let before = Timestamp::from_unix_ms(before);
+    let folded = brain.write(move |rows| rows.fold_deltas(before, TURNS_AT_ONCE)).await;
+    folded.map(|()| PAUSE).map_err(|error| error.to_string())
+}

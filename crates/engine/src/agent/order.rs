@@ -1,0 +1,161 @@
+//! What a request to run a turn asks for, checked.
+
+use bytes::Bytes;
+use contract::content::{ContentBlock, MAX_CONTENT_BLOCKS};
+use contract::engine::Execute;
+use contract::{ClientRequestId, MessageId, TaskId};
+use sha2::{Digest as _, Sha256};
+
+use super::AgentError;
+use super::branch::{Branch, NotThere};
+use super::thread::Thread;
+use crate::brain::steps::{Base, Opened, TurnOptions};
+use crate::brain::{Cut, RequestName};
+use crate::models::{ChatModel, Content, Media};
+
+/// The most model calls of a turn where the request does not say.
+const DEFAULT_MAX_TURNS: u64 = 50;
+
+/// See the module.
+pub(super) struct Order {
+    pub(super) task_id: TaskId,
+    pub(super) request: Option<RequestName>,
+    from: From,
+    message: String,
+    media: Vec<Content>,
+    options: TurnOptions,
+}
+
+/// From where the thread is to go on, as the caller names it.
+enum From {
+    End,
+    Edit(String),
+    Retry(String),
+}
+
+impl Order {
+    /// Checks a request. `model` is asked whether it takes what is attached.
+    pub(super) fn parse(request: Execute, model: Option<&dyn ChatModel>) -> Result<Self, AgentError> {
+        let invalid = |message: &str| Err(AgentError::Invalid(message.to_owned()));
+        let named = request.client_request_id.clone().map(|id| named(&id, &request));
+        let from = match (request.edit_message_id, request.retry_message_id) {
+            (Some(_), Some(_)) => {
+                return invalid("`edit_message_id`, `retry_message_id`: only one of them can be given");
+            }
+            (Some(id), None) => From::Edit(id),
+            (None, Some(id)) => From::Retry(id),
+            (None, None) => From::End,
+        };
+        if let From::Retry(_) = from {
+            if !request.media.is_empty() {
+                return invalid("`media`: cannot be given with `retry_message_id`, which adds no message");
+            }
+        } else if request.message.trim().is_empty() {
+            // Providers refuse a blank text, and would refuse every later turn that has it in its history.
+            return invalid("`message`: must not be empty or blank");
+        }
+        let max_turns =
+            request.max_turns.and_then(|max| u64::try_from(max.get()).ok()).unwrap_or(DEFAULT_MAX_TURNS);
+        Ok(Self {
+            task_id: request.task_id,
+            request: named,
+            from,
+            message: request.message,
+            media: attached("media", request.media, model)?,
+            options: TurnOptions {
+                max_turns,
+                super_thinking: request.super_thinking,
+                direct: request.direct,
+            },
+        })
+    }
+
+    /// Whether the turn goes on from an earlier message, so that the thread must be there.
+    pub(super) fn goes_back(&self) -> bool {
+        !matches!(self.from, From::End)
+    }
+
+    /// How the turn opens on `thread`, and what it takes out of it.
+    pub(super) fn opening(self, thread: Option<&Thread>) -> Result<(Opened, Cut), AgentError> {
+        let Self { from, message, media, options, .. } = self;
+        let (message_id, message, base, cut) = match from {
+            From::End => (MessageId::new(), message, Base::End, Cut::default()),
+            From::Edit(id) => {
+                let edit = |(branch, message_id): (&Branch, MessageId)| {
+                    let base = Base::Edit { message_id };
+                    Ok((MessageId::new(), message, base, branch.cut(base)?))
+                };
+                find(thread, &id).and_then(edit).map_err(|reason| not_there(&id, reason))?
+            }
+            From::Retry(id) => {
+                let retry = |(branch, message_id): (&Branch, MessageId)| {
+                    let base = Base::Retry { message_id };
+                    Ok((branch.answered_by_retry(message_id)?, String::new(), base, branch.cut(base)?))
+                };
+                find(thread, &id).and_then(retry).map_err(|reason| not_there(&id, reason))?
+            }
+        };
+        Ok((Opened { message_id, message, media, options, base }, cut))
+    }
+}
+
+/// The branch of `thread` and the message that the caller calls `id`.
+fn find<'a>(thread: Option<&'a Thread>, id: &str) -> Result<(&'a Branch, MessageId), NotThere> {
+    let branch = thread.map(Thread::branch).ok_or(NotThere::Unknown)?;
+    let message_id = id.parse().map_err(|_| NotThere::Unknown)?;
+    Ok((branch, message_id))
+}
+
+fn not_there(id: &str, reason: NotThere) -> AgentError {
+    match reason {
+        NotThere::Unknown => AgentError::UnknownMessage(format!("`{id}`: {reason}")),
+        NotThere::NotEditable => AgentError::Invalid(format!("`edit_message_id`: {reason}")),
+    }
+}
+
+/// What a person attached, as the engine keeps it.
+pub(super) fn attached(
+    field: &str,
+    blocks: Vec<ContentBlock>,
+    model: Option<&dyn ChatModel>,
+) -> Result<Vec<Content>, AgentError> {
+    if blocks.len() > MAX_CONTENT_BLOCKS {
+        return Err(AgentError::Invalid(format!("`{field}`: at most {MAX_CONTENT_BLOCKS} blocks are taken")));
+    }
+    let content = |(number, block)| match block {
+        ContentBlock::Text(text) => Ok(Content::Text { text }),
+        ContentBlock::Media(media) => {
+            // Without a model the turn will say what is missing.
+            if let Some(Err(reason)) = model.map(|model| model.takes(media.kind, &media.media_type)) {
+                return Err(AgentError::Invalid(format!("`{field}[{number}]`: {reason}")));
+            }
+            let hash = hex(&Sha256::digest(&media.data));
+            Ok(Content::Media(Media {
+                kind: media.kind,
+                media_type: media.media_type,
+                name: media.name,
+                hash,
+                data: Some(Bytes::from(media.data)),
+            }))
+        }
+    };
+    blocks.into_iter().enumerate().map(content).collect()
+}
+
+/// A request by its name, with what it asks for.
+fn named(id: &ClientRequestId, request: &Execute) -> RequestName {
+    let mut asked = request.clone();
+    asked.client_request_id = None;
+    // A request that was read from JSON can be written as JSON.
+    let asked = serde_json::to_vec(&asked).unwrap_or_default();
+    RequestName { id: id.as_str().to_owned(), hash: hex(&Sha256::digest(asked)) }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    use std::fmt::Write as _;
+    bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
+        // Writing to a `String` cannot fail.
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}

@@ -1,0 +1,190 @@
+//! The person in the loop: what they answer, and a turn that waits for them.
+
+use contract::content::ContentBlock;
+use contract::engine::{GrantScope, HitlRespond};
+use contract::event::{Event, HitlKind, HitlResolved};
+use contract::{GrantId, HitlId, TaskId};
+
+use super::calls::{tool_call, tool_result};
+use super::life::Life;
+use super::run::{Stopped, TurnRun, answer};
+use super::running::Reply;
+use super::thread::Asked;
+use super::{AgentError, order};
+use crate::brain::NewGrant;
+use crate::brain::steps::Step;
+use crate::channel::Record;
+use crate::models::{Content, ToolOutcome};
+use crate::sabotage::{self, Saboteur};
+
+/// A person's answer, as it was sent.
+pub(super) struct Response {
+    request_id: Option<String>,
+    answer: String,
+    feedback: Option<String>,
+    content_blocks: Vec<ContentBlock>,
+    scope: Option<GrantScope>,
+}
+
+impl Response {
+    /// The answer, and the task that it is for.
+    pub(super) fn of(respond: HitlRespond) -> (TaskId, Self) {
+        let HitlRespond { task_id, answer, feedback, content_blocks, request_id, scope } = respond;
+        let feedback = feedback.filter(|feedback| !feedback.trim().is_empty());
+        (task_id, Self { request_id, answer, feedback, content_blocks, scope })
+    }
+
+    /// What the answer means to a request of `kind`.
+    fn decide(&self, kind: HitlKind) -> Result<Decision, AgentError> {
+        let invalid = |message: &str| Err(AgentError::Invalid(message.to_owned()));
+        let decision = match (kind, self.answer.as_str()) {
+            (HitlKind::Question, _) => Decision::Answered,
+            (HitlKind::Permission, "yes") => Decision::Allowed,
+            (HitlKind::Permission, "no") => Decision::Refused,
+            (HitlKind::Permission, "always") => {
+                return Ok(Decision::AllowedForGood(self.scope.unwrap_or_default()));
+            }
+            (HitlKind::Permission, _) => {
+                return invalid("`answer`: a permission is answered with `yes`, `no` or `always`");
+            }
+        };
+        if self.scope.is_some() {
+            return invalid("`scope`: goes with the answer `always` to a permission only");
+        }
+        Ok(decision)
+    }
+}
+
+enum Decision {
+    Answered,
+    Allowed,
+    AllowedForGood(GrantScope),
+    Refused,
+}
+
+impl TurnRun {
+    /// A person answered.
+    pub(super) async fn respond(&mut self, response: Response, reply: Reply<HitlId>) -> Result<(), Stopped> {
+        let (asked, decision, given) = match self.judge(&response) {
+            Ok(judged) => judged,
+            Err(AgentError::NotPending) if sabotage::by(Saboteur::AnswerTwice) => {
+                let _ = reply.send(Ok(HitlId::new()));
+                return Ok(());
+            }
+            Err(error) => {
+                // Who answered may have gone.
+                let _ = reply.send(Err(error));
+                return Ok(());
+            }
+        };
+        let request_id = asked.request_id;
+        let committed = self.resolve(asked, &decision, response, given).await;
+        answer(reply, request_id, committed)
+    }
+
+    /// What is answered, how, and what was given with it.
+    fn judge(&self, response: &Response) -> Result<(Asked, Decision, Vec<Content>), AgentError> {
+        let asked = self.thread.asked().first().ok_or(AgentError::NotPending)?;
+        if response.request_id.as_ref().is_some_and(|id| *id != asked.request_id.to_string()) {
+            return Err(AgentError::NotPending);
+        }
+        let decision = response.decide(asked.kind)?;
+        let model = self.life.means.gateway.model().ok();
+        let given = order::attached("content_blocks", response.content_blocks.clone(), model.as_deref())?;
+        Ok((asked.clone(), decision, given))
+    }
+
+    async fn resolve(
+        &mut self,
+        asked: Asked,
+        decision: &Decision,
+        response: Response,
+        given: Vec<Content>,
+    ) -> Result<(), crate::brain::WriteError> {
+        let Asked { request_id, call_id, .. } = asked;
+        let Response { answer, feedback, .. } = response;
+        let mut record = Record::new().settle(request_id).against_power_loss();
+        for content in &given {
+            if let Content::Media(media) = content
+                && let Some(data) = &media.data
+            {
+                record = record.media(media.hash.clone(), data.clone());
+            }
+        }
+        let mut events = vec![Event::HitlResolved(HitlResolved { request_id, answer: answer.clone() })];
+        let mut remarks = given;
+        let mut refused = None;
+        if let Decision::Refused = decision {
+            let said = feedback.map(|feedback| format!(" They said: {feedback}")).unwrap_or_default();
+            refused = Some(format!("The person did not allow this call, so it was not run.{said}"));
+        } else if let Some(feedback) = feedback {
+            remarks.insert(0, Content::Text { text: format!("The person who was asked added: {feedback}") });
+        }
+        let mut steps = vec![Step::Resolved { request_id, answer, remarks }];
+        let call = self.thread.call(call_id).cloned();
+        if let (Some(call), Some(reason)) = (&call, refused) {
+            let outcome = ToolOutcome { output: String::new(), error: Some(reason), duration_ms: 0 };
+            events.extend([tool_call(call), tool_result(call, &outcome)]);
+            steps.push(Step::Resulted { call_id, outcome, memory: Vec::new() });
+        }
+        let mut others: Vec<Asked> = self.thread.asked().iter().skip(1).cloned().collect();
+        if let (Some(call), Decision::AllowedForGood(scope)) = (&call, decision) {
+            record = record.grant(NewGrant { id: GrantId::new(), tool: call.name.clone(), scope: *scope });
+            others.retain(|other| {
+                let granted = other.kind == HitlKind::Permission
+                    && self.thread.call(other.call_id).is_some_and(|other| other.name == call.name);
+                if granted {
+                    // Nobody was shown this one yet, and nobody need be.
+                    let (request_id, answer) = (other.request_id, "yes".to_owned());
+                    steps.push(Step::Resolved { request_id, answer, remarks: Vec::new() });
+                }
+                !granted
+            });
+        }
+        if let Some(next) = others.first() {
+            let request =
+                self.life.request(next.request_id, next.kind, next.question.clone(), next.options.clone());
+            events.push(Event::HitlRequest(request.clone()));
+            record = record.ask(request);
+        }
+        self.commit_all(record, steps, events).await
+    }
+}
+
+/// A turn that waits for a person. What it takes to go on is read again when they have answered: a turn may wait
+/// for days, and most of an engine's memory would be such turns.
+pub(super) struct Resting {
+    life: Life,
+}
+
+impl Life {
+    /// The turn waits for a person, and lets go of what it does not need for that.
+    pub(super) fn rest(mut self) -> Resting {
+        self.place = None;
+        self.recorder.rest();
+        Resting { life: self }
+    }
+}
+
+impl Resting {
+    /// Waits until the turn is told something; none if it ended, or if the engine stops.
+    pub(super) async fn wait(mut self) -> Option<TurnRun> {
+        let clock = self.life.means.clock.clone();
+        let patience = self.life.patience();
+        let command = tokio::select! {
+            biased;
+            () = self.life.stopping.cancelled() => return None,
+            command = self.life.inbox.recv() => Some(command?),
+            () = clock.sleep(patience) => None,
+        };
+        let mut run = self.life.load().await?;
+        match command {
+            None => run.expire().await,
+            Some(command) => match run.obey(command).await {
+                Ok(()) => return Some(run),
+                Err(stopped) => run.stop(stopped).await,
+            },
+        }
+        None
+    }
+}

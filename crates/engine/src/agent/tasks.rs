@@ -1,0 +1,65 @@
+//! The tasks as a caller lists, reads and deletes them, and what a person has allowed.
+
+use contract::engine::{Grant, PendingRequest, TaskMessage, Tasks};
+use contract::{GrantId, TaskId, TurnId};
+
+use super::life::blocking;
+use super::{Agent, AgentError, listing};
+use crate::brain::{Brain, RevokeError};
+
+impl Agent {
+    /// A page of the tasks, the one changed last first.
+    pub async fn tasks(&self, limit: i64, offset: i64) -> Result<Tasks, AgentError> {
+        self.read(move |brain| Ok(Tasks { tasks: brain.tasks(limit, offset)?, total: brain.task_count()? }))
+            .await
+    }
+
+    /// The messages of a task.
+    pub async fn messages(&self, task_id: &TaskId) -> Result<Vec<TaskMessage>, AgentError> {
+        let task = self.brain.task(task_id)?.ok_or(AgentError::UnknownTask)?;
+        self.read(move |brain| Ok(listing::messages(brain.steps(task.row)?))).await
+    }
+
+    /// Deletes a task with all that only it had.
+    pub async fn delete(&self, task_id: &TaskId) -> Result<(), AgentError> {
+        let recorder = {
+            // While one looks nobody begins a turn.
+            let _turns = self.running.turns();
+            let channel = self.channels.existing(task_id)?.ok_or(AgentError::UnknownTask)?;
+            // As a turn takes it: no other turn can begin while the task is being deleted.
+            channel.begin(TurnId::new()).map_err(|_| AgentError::Busy)?
+        };
+        let task = recorder.channel().task();
+        self.brain.write(move |rows| rows.delete_task(task)).await?;
+        recorder.rest();
+        // From here on the name belongs to whoever takes it next.
+        self.channels.forget(task_id);
+        Ok(())
+    }
+
+    /// What waits for a person, over all tasks.
+    pub async fn pending(&self) -> Result<Vec<PendingRequest>, AgentError> {
+        self.read(Brain::pending).await
+    }
+
+    /// What a person has allowed for good.
+    pub async fn grants(&self) -> Result<Vec<Grant>, AgentError> {
+        self.read(Brain::grants).await
+    }
+
+    /// Takes a grant back; whether there was one.
+    pub async fn revoke(&self, id: GrantId) -> Result<bool, AgentError> {
+        self.brain.revoke(id).await.map_err(|error| match error {
+            RevokeError::Read(error) => error.into(),
+            RevokeError::Write(error) => error.into(),
+        })
+    }
+
+    async fn read<T: Send + 'static>(
+        &self,
+        read: impl FnOnce(&Brain) -> Result<T, rusqlite::Error> + Send + 'static,
+    ) -> Result<T, AgentError> {
+        let brain = self.brain.clone();
+        Ok(blocking(move || read(&brain)).await.ok_or(AgentError::Stopping)??)
+    }
+}

@@ -1,0 +1,295 @@
+//! What is written to the brain: the statements of an open transaction.
+
+use contract::engine::GrantScope;
+use contract::event::HitlRequest;
+use contract::{GrantId, HitlId, MessageId, TaskId, Timestamp, TurnId};
+use rusqlite::{Transaction, params};
+
+use super::TaskRow;
+use super::steps::{MemoryWrite, Step};
+
+/// The open transaction.
+pub struct Rows<'a> {
+    pub(super) transaction: &'a Transaction<'a>,
+}
+
+/// A turn that begins.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NewTurn {
+    /// Its id.
+    pub turn_id: TurnId,
+    /// The user's message, which every phase of the turn names.
+    pub message_id: MessageId,
+    /// The request that began it, where the caller named it.
+    pub request: Option<RequestName>,
+}
+
+/// A request as its caller named it, and what it asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RequestName {
+    /// The caller's name for it.
+    pub id: String,
+    /// A hash of what it asked for.
+    pub hash: String,
+}
+
+/// What an edit takes out of a task.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Cut {
+    /// The `ts` of the first event that is taken out; none where all events stay.
+    pub events_from: Option<i64>,
+    /// How many messages are taken out.
+    pub messages: u64,
+    /// What working memory goes back to: values, or none where there was none.
+    pub memory: Vec<(String, Option<serde_json::Value>)>,
+}
+
+/// Leave that a person gave for good.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NewGrant {
+    /// Its id.
+    pub id: GrantId,
+    /// The tool.
+    pub tool: String,
+    /// How far it goes.
+    pub scope: GrantScope,
+}
+
+impl Rows<'_> {
+    /// A task begins.
+    pub fn insert_task(
+        &self,
+        TaskRow(task): TaskRow,
+        task_id: &TaskId,
+        at: Timestamp,
+    ) -> Result<(), rusqlite::Error> {
+        let sql = "INSERT INTO tasks (task, task_id, created_at, updated_at) VALUES (?1, ?2, ?3, ?3)";
+        self.execute(sql, params![task, task_id.as_str(), at.unix_ms()])
+    }
+
+    /// A turn begins, with the event `opened_ts`. A turn before it that could not be written to its end is given
+    /// up: it cannot go on behind this one.
+    pub fn insert_turn(
+        &self,
+        TaskRow(task): TaskRow,
+        turn: &NewTurn,
+        opened_ts: i64,
+        at: Timestamp,
+    ) -> Result<(), rusqlite::Error> {
+        self.execute("DELETE FROM pending WHERE task = ?1", [task])?;
+        let sql = "UPDATE turns SET ended_at = ?2 WHERE task = ?1 AND ended_at IS NULL";
+        self.execute(sql, params![task, at.unix_ms()])?;
+        let NewTurn { turn_id, message_id, request } = turn;
+        let (request_id, hash) = request.as_ref().map(|request| (&request.id, &request.hash)).unzip();
+        self.execute(
+            "INSERT INTO turns (turn_id, task, message_id, opened_at, opened_ts, client_request_id, request_hash)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
+            params![
+                turn_id.to_string(),
+                task,
+                message_id.to_string(),
+                at.unix_ms(),
+                opened_ts,
+                request_id,
+                hash
+            ],
+        )
+    }
+
+    /// A start of the engine takes the turn up.
+    pub fn count_start(&self, turn_id: TurnId) -> Result<(), rusqlite::Error> {
+        self.execute("UPDATE turns SET starts = starts + 1 WHERE turn_id = ?1", [turn_id.to_string()])
+    }
+
+    /// A turn gets on by a step, or ends with it.
+    pub fn insert_step(
+        &self,
+        TaskRow(task): TaskRow,
+        turn_id: TurnId,
+        at: Timestamp,
+        ts: i64,
+        step: &Step,
+    ) -> Result<(), rusqlite::Error> {
+        let body = json(step)?;
+        let turn = turn_id.to_string();
+        self.insert(
+            "INSERT INTO steps (task, turn, at, ts, body)
+             SELECT task, turn, ?2, ?3, ?4 FROM turns WHERE turn_id = ?1",
+            params![turn, at.unix_ms(), ts, body],
+        )?;
+        let messages = step.messages();
+        let ended = matches!(step, Step::Ended { .. });
+        if messages > 0 || ended || matches!(step, Step::Opened(_)) {
+            let sql = "UPDATE tasks SET message_count = message_count + ?2, updated_at = ?3 WHERE task = ?1";
+            self.execute(sql, params![task, messages, at.unix_ms()])?;
+        }
+        if ended {
+            self.execute(
+                "DELETE FROM pending WHERE turn = (SELECT turn FROM turns WHERE turn_id = ?1)",
+                [&turn],
+            )?;
+            self.execute("UPDATE turns SET ended_at = ?2 WHERE turn_id = ?1", params![turn, at.unix_ms()])
+        } else if step.moves_on() {
+            self.execute("UPDATE turns SET starts = 0 WHERE turn_id = ?1 AND starts > 0", [turn])
+        } else {
+            Ok(())
+        }
+    }
+
+    /// An event is on record. `data` is its own data, a JSON object.
+    pub fn insert_event(
+        &self,
+        TaskRow(task): TaskRow,
+        turn_id: TurnId,
+        ts: i64,
+        kind: &str,
+        data: &str,
+    ) -> Result<(), rusqlite::Error> {
+        self.insert(
+            "INSERT INTO events (task, ts, turn, kind, data)
+             SELECT ?1, ?2, turn, ?4, ?5 FROM turns WHERE turn_id = ?3",
+            params![task, ts, turn_id.to_string(), kind, data],
+        )
+    }
+
+    /// A value of a task's working memory.
+    pub fn set_working_memory(
+        &self,
+        TaskRow(task): TaskRow,
+        MemoryWrite { key, value }: &MemoryWrite,
+    ) -> Result<(), rusqlite::Error> {
+        self.execute(
+            "INSERT INTO working_memory (task, key, value) VALUES (?1, ?2, ?3)
+             ON CONFLICT (task, key) DO UPDATE SET value = excluded.value",
+            params![task, key, json(value)?],
+        )
+    }
+
+    /// Takes out of a task what an edit or a retry makes void. The journal keeps it.
+    pub fn cut(&self, task: TaskRow, cut: &Cut) -> Result<(), rusqlite::Error> {
+        let TaskRow(row) = task;
+        if let Some(from) = cut.events_from {
+            self.execute("DELETE FROM events WHERE task = ?1 AND ts >= ?2", params![row, from])?;
+        }
+        let sql = "UPDATE tasks SET message_count = message_count - ?2 WHERE task = ?1";
+        self.execute(sql, params![row, i64::try_from(cut.messages).unwrap_or(i64::MAX)])?;
+        for (key, value) in &cut.memory {
+            match value {
+                Some(value) => {
+                    self.set_working_memory(task, &MemoryWrite { key: key.clone(), value: value.clone() })?;
+                }
+                None => self
+                    .execute("DELETE FROM working_memory WHERE task = ?1 AND key = ?2", params![row, key])?,
+            }
+        }
+        Ok(())
+    }
+
+    /// A person is asked.
+    pub fn insert_pending(
+        &self,
+        TaskRow(task): TaskRow,
+        turn_id: TurnId,
+        request: &HitlRequest,
+    ) -> Result<(), rusqlite::Error> {
+        self.insert(
+            "INSERT INTO pending (request_id, task, turn, kind, question, created_at)
+             SELECT ?1, ?2, turn, ?4, ?5, ?6 FROM turns WHERE turn_id = ?3",
+            params![
+                request.request_id.to_string(),
+                task,
+                turn_id.to_string(),
+                request.kind.as_str(),
+                request.question,
+                request.created_at.unix_ms(),
+            ],
+        )
+    }
+
+    /// The person answered.
+    pub fn delete_pending(&self, request_id: HitlId) -> Result<(), rusqlite::Error> {
+        self.execute("DELETE FROM pending WHERE request_id = ?1", [request_id.to_string()])
+    }
+
+    /// A person gave leave for good.
+    pub fn insert_grant(
+        &self,
+        TaskRow(task): TaskRow,
+        grant: &NewGrant,
+        at: Timestamp,
+    ) -> Result<(), rusqlite::Error> {
+        let task = (grant.scope == GrantScope::Task).then_some(task);
+        self.execute(
+            "INSERT INTO grants (grant_id, tool, task, created_at) VALUES (?1, ?2, ?3, ?4)",
+            params![grant.id.to_string(), grant.tool, task, at.unix_ms()],
+        )
+    }
+
+    /// A grant is taken back.
+    pub fn delete_grant(&self, id: GrantId) -> Result<(), rusqlite::Error> {
+        self.execute("DELETE FROM grants WHERE grant_id = ?1", [id.to_string()])
+    }
+
+    /// Something was attached to a message of the task.
+    pub fn insert_media(
+        &self,
+        TaskRow(task): TaskRow,
+        hash: &str,
+        data: &[u8],
+    ) -> Result<(), rusqlite::Error> {
+        self.execute(
+            "INSERT INTO media (hash, data) VALUES (?1, ?2) ON CONFLICT DO NOTHING",
+            params![hash, data],
+        )?;
+        let sql = "INSERT INTO media_uses (task, hash) VALUES (?1, ?2) ON CONFLICT DO NOTHING";
+        self.execute(sql, params![task, hash])
+    }
+
+    /// A task is gone, with all that only it had.
+    pub fn delete_task(&self, TaskRow(task): TaskRow) -> Result<(), rusqlite::Error> {
+        self.execute("DELETE FROM media_uses WHERE task = ?1", [task])?;
+        for table in ["pending", "grants", "working_memory", "events", "steps", "turns", "tasks"] {
+            self.execute(&format!("DELETE FROM {table} WHERE task = ?1"), [task])?;
+        }
+        self.execute("DELETE FROM media WHERE hash NOT IN (SELECT hash FROM media_uses)", [])
+    }
+
+    /// Takes the deltas out of at most `limit` turns that ended before `before`.
+    pub fn fold_deltas(&self, before: Timestamp, limit: u32) -> Result<(), rusqlite::Error> {
+        let due =
+            "SELECT turn, task FROM turns WHERE folded = 0 AND ended_at <= ?1 ORDER BY ended_at LIMIT ?2";
+        let due: Vec<(i64, i64)> = self
+            .transaction
+            .prepare_cached(due)?
+            .query_map(params![before.unix_ms(), limit], |row| Ok((row.get(0)?, row.get(1)?)))?
+            .collect::<Result<_, _>>()?;
+        for (turn, task) in due {
+            self.execute(
+                "DELETE FROM events WHERE task = ?1 AND turn = ?2 AND kind IN
+                     ('text_delta', 'thinking_delta', 'content_block_start', 'content_block_stop')
+                 AND ts >= COALESCE((SELECT opened_ts FROM turns WHERE turn = ?2), 0)
+                 AND ts < COALESCE(
+                     (SELECT opened_ts FROM turns
+                      WHERE task = ?1 AND turn > ?2 AND opened_ts IS NOT NULL ORDER BY turn LIMIT 1),
+                     9223372036854775807)",
+                [task, turn],
+            )?;
+            self.execute("UPDATE turns SET folded = 1 WHERE turn = ?1", [turn])?;
+        }
+        Ok(())
+    }
+
+    /// Adds a row of a turn. A turn that is not there would make it vanish without an error.
+    fn insert(&self, sql: &str, params: impl rusqlite::Params) -> Result<(), rusqlite::Error> {
+        self.transaction.prepare_cached(sql)?.insert(params).map(drop)
+    }
+
+    fn execute(&self, sql: &str, params: impl rusqlite::Params) -> Result<(), rusqlite::Error> {
+        self.transaction.prepare_cached(sql)?.execute(params).map(drop)
+    }
+}
+
+/// The JSON form in which values are stored.
+pub(crate) fn json(value: &impl serde::Serialize) -> Result<String, rusqlite::Error> {
+    serde_json::to_string(value).map_err(|error| rusqlite::Error::ToSqlConversionFailure(Box::new(error)))
+}

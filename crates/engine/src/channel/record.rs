@@ -1,0 +1,145 @@
+//! What is committed together: steps, the events that tell of them, and what they change.
+
+use bytes::Bytes;
+use contract::event::{Event, HitlRequest};
+use contract::{HitlId, Timestamp, TurnId};
+
+use crate::brain::steps::{MemoryWrite, Step};
+use crate::brain::{Cut, Durability, NewGrant, NewTurn, Rows, TaskRow};
+
+/// See the module. What it holds is written in its order.
+#[derive(Default)]
+pub struct Record {
+    pub(super) parts: Vec<Part>,
+    pub(super) durability: Durability,
+}
+
+pub(super) enum Part {
+    Step(Box<Step>),
+    Write(Write),
+    Event(Event),
+}
+
+/// A change beside the journal and the events.
+pub(super) enum Write {
+    Begin(NewTurn),
+    Start,
+    Cut(Cut),
+    Memory(MemoryWrite),
+    Media { hash: String, data: Bytes },
+    Ask(HitlRequest),
+    Settle(HitlId),
+    Grant(NewGrant),
+}
+
+impl Record {
+    /// Nothing yet.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The turn begins. Its first event must be in the same record.
+    #[must_use]
+    pub fn begin(self, turn: NewTurn) -> Self {
+        self.write(Write::Begin(turn))
+    }
+
+    /// A start of the engine takes the turn up.
+    #[must_use]
+    pub fn start(self) -> Self {
+        self.write(Write::Start)
+    }
+
+    /// The task loses what an edit or a retry makes void.
+    #[must_use]
+    pub fn cut(self, cut: Cut) -> Self {
+        self.write(Write::Cut(cut))
+    }
+
+    /// A step of the turn.
+    #[must_use]
+    pub fn step(self, step: Step) -> Self {
+        self.with(Part::Step(Box::new(step)))
+    }
+
+    /// An event.
+    #[must_use]
+    pub fn event(self, event: Event) -> Self {
+        self.with(Part::Event(event))
+    }
+
+    /// Events, in their order.
+    #[must_use]
+    pub fn events(self, events: impl IntoIterator<Item = Event>) -> Self {
+        events.into_iter().fold(self, Self::event)
+    }
+
+    /// A value of the task's working memory.
+    #[must_use]
+    pub fn memory(self, write: MemoryWrite) -> Self {
+        self.write(Write::Memory(write))
+    }
+
+    /// Something that was attached.
+    #[must_use]
+    pub fn media(self, hash: String, data: Bytes) -> Self {
+        self.write(Write::Media { hash, data })
+    }
+
+    /// A person is asked.
+    #[must_use]
+    pub fn ask(self, request: HitlRequest) -> Self {
+        self.write(Write::Ask(request))
+    }
+
+    /// A person answered.
+    #[must_use]
+    pub fn settle(self, request_id: HitlId) -> Self {
+        self.write(Write::Settle(request_id))
+    }
+
+    /// A person gave leave for good.
+    #[must_use]
+    pub fn grant(self, grant: NewGrant) -> Self {
+        self.write(Write::Grant(grant))
+    }
+
+    /// The commit must hold against power loss.
+    #[must_use]
+    pub fn against_power_loss(mut self) -> Self {
+        self.durability = Durability::PowerLoss;
+        self
+    }
+
+    fn write(self, write: Write) -> Self {
+        self.with(Part::Write(write))
+    }
+
+    fn with(mut self, part: Part) -> Self {
+        self.parts.push(part);
+        self
+    }
+}
+
+impl Write {
+    /// Writes it. `ts` is that of the first event of its record.
+    pub(super) fn to(
+        &self,
+        rows: &Rows<'_>,
+        task: TaskRow,
+        turn_id: TurnId,
+        ts: i64,
+        at: Timestamp,
+    ) -> Result<(), rusqlite::Error> {
+        match self {
+            Self::Begin(turn) => rows.insert_turn(task, turn, ts, at),
+            Self::Start => rows.count_start(turn_id),
+            Self::Cut(cut) => rows.cut(task, cut),
+            Self::Memory(write) => rows.set_working_memory(task, write),
+            Self::Media { hash, data } => rows.insert_media(task, hash, data),
+            Self::Ask(request) => rows.insert_pending(task, turn_id, request),
+            Self::Settle(request_id) => rows.delete_pending(*request_id),
+            Self::Grant(grant) => rows.insert_grant(task, grant, at),
+        }
+    }
+}

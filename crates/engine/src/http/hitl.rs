@@ -1,0 +1,92 @@
+//! `/hitl`: what waits for a person, their answers, and what they have allowed for good.
+
+use axum::extract::State as Extract;
+use contract::engine::{
+    Deleted, DeletedStatus, Grants, HitlPending, HitlRespond, HitlResponded, HitlRespondedStatus,
+};
+use contract::{ErrorBody, ErrorCode};
+use service::http::{ApiError, Json, Path};
+
+use super::State;
+use super::auth::Authenticated;
+
+/// Answers what waits for a person on a task. The turn goes on at once.
+#[utoipa::path(
+    post, path = "/hitl/respond", request_body = HitlRespond, security(("engine_key" = [])),
+    responses(
+        (status = 200, body = HitlResponded),
+        (status = 400, body = ErrorBody, description = "INVALID_REQUEST"),
+        (status = 401, body = ErrorBody, description = "INVALID_ENGINE_KEY"),
+        (status = 404, body = ErrorBody, description = "HITL_NOT_PENDING"),
+        (status = 413, body = ErrorBody, description = "PAYLOAD_TOO_LARGE"),
+        (status = 500, body = ErrorBody, description = "INTERNAL_ERROR"),
+        (status = 503, body = ErrorBody, description = "SHUTTING_DOWN"),
+    ),
+)]
+pub(super) async fn respond(
+    _: Authenticated,
+    Extract(State(shared)): Extract<State>,
+    Json(request): Json<HitlRespond>,
+) -> Result<axum::Json<HitlResponded>, ApiError> {
+    let request_id = shared.agent.respond(request).await?;
+    Ok(axum::Json(HitlResponded { status: HitlRespondedStatus::Resumed, request_id }))
+}
+
+/// What waits for a person, over all tasks.
+#[utoipa::path(
+    get, path = "/hitl/pending", security(("engine_key" = [])),
+    responses(
+        (status = 200, body = HitlPending),
+        (status = 401, body = ErrorBody, description = "INVALID_ENGINE_KEY"),
+        (status = 500, body = ErrorBody, description = "INTERNAL_ERROR"),
+    ),
+)]
+pub(super) async fn pending(
+    _: Authenticated,
+    Extract(State(shared)): Extract<State>,
+) -> Result<axum::Json<HitlPending>, ApiError> {
+    Ok(axum::Json(HitlPending { pending: shared.agent.pending().await? }))
+}
+
+/// What a person has allowed for good.
+#[utoipa::path(
+    get, path = "/hitl/grants", security(("engine_key" = [])),
+    responses(
+        (status = 200, body = Grants),
+        (status = 401, body = ErrorBody, description = "INVALID_ENGINE_KEY"),
+        (status = 500, body = ErrorBody, description = "INTERNAL_ERROR"),
+    ),
+)]
+pub(super) async fn grants(
+    _: Authenticated,
+    Extract(State(shared)): Extract<State>,
+) -> Result<axum::Json<Grants>, ApiError> {
+    Ok(axum::Json(Grants { grants: shared.agent.grants().await? }))
+}
+
+/// Takes back what a person has allowed: they are asked again.
+#[utoipa::path(
+    delete, path = "/hitl/grants/{id}", params(("id" = String, Path, description = "The grant")),
+    security(("engine_key" = [])),
+    responses(
+        (status = 200, body = Deleted),
+        (status = 401, body = ErrorBody, description = "INVALID_ENGINE_KEY"),
+        (status = 404, body = ErrorBody, description = "NOT_FOUND"),
+        (status = 500, body = ErrorBody, description = "INTERNAL_ERROR"),
+    ),
+)]
+pub(super) async fn revoke(
+    _: Authenticated,
+    Extract(State(shared)): Extract<State>,
+    Path(id): Path<String>,
+) -> Result<axum::Json<Deleted>, ApiError> {
+    let revoked = match id.parse() {
+        Ok(id) => shared.agent.revoke(id).await?,
+        Err(_) => false,
+    };
+    if revoked {
+        Ok(axum::Json(Deleted { status: DeletedStatus::Deleted }))
+    } else {
+        Err(ApiError::new(ErrorCode::NotFound, "there is no such grant; GET /hitl/grants lists them"))
+    }
+}

@@ -1,0 +1,51 @@
+//! `POST /execute/cancel` and `POST /execute/steer`: what a running turn is told.
+
+use axum::extract::State as Extract;
+use contract::ErrorBody;
+use contract::engine::{Cancel, Cancelled, CancelledStatus, Steer, Steered, SteeredStatus};
+use service::http::{ApiError, Json};
+
+use super::State;
+use super::auth::Authenticated;
+
+/// Ends the turn that runs on a task, or waits there for a person. What it has done stays.
+#[utoipa::path(
+    post, path = "/execute/cancel", request_body = Cancel, security(("engine_key" = [])),
+    responses(
+        (status = 200, body = Cancelled),
+        (status = 400, body = ErrorBody, description = "INVALID_REQUEST"),
+        (status = 401, body = ErrorBody, description = "INVALID_ENGINE_KEY"),
+        (status = 404, body = ErrorBody, description = "TASK_NOT_FOUND, TASK_NOT_RUNNING"),
+        (status = 500, body = ErrorBody, description = "INTERNAL_ERROR"),
+        (status = 503, body = ErrorBody, description = "SHUTTING_DOWN"),
+    ),
+)]
+pub(super) async fn cancel(
+    _: Authenticated,
+    Extract(State(shared)): Extract<State>,
+    Json(request): Json<Cancel>,
+) -> Result<axum::Json<Cancelled>, ApiError> {
+    let turn_id = shared.agent.cancel(&request.task_id).await?;
+    Ok(axum::Json(Cancelled { status: CancelledStatus::Cancelled, turn_id }))
+}
+
+/// Hands the turn that runs on a task a message, which its model is told after the step under way.
+#[utoipa::path(
+    post, path = "/execute/steer", request_body = Steer, security(("engine_key" = [])),
+    responses(
+        (status = 200, body = Steered),
+        (status = 400, body = ErrorBody, description = "INVALID_REQUEST"),
+        (status = 401, body = ErrorBody, description = "INVALID_ENGINE_KEY"),
+        (status = 404, body = ErrorBody, description = "TASK_NOT_FOUND, TASK_NOT_RUNNING"),
+        (status = 500, body = ErrorBody, description = "INTERNAL_ERROR"),
+        (status = 503, body = ErrorBody, description = "SHUTTING_DOWN"),
+    ),
+)]
+pub(super) async fn steer(
+    _: Authenticated,
+    Extract(State(shared)): Extract<State>,
+    Json(request): Json<Steer>,
+) -> Result<axum::Json<Steered>, ApiError> {
+    let message_id = shared.agent.steer(&request.task_id, request.message).await?;
+    Ok(axum::Json(Steered { status: SteeredStatus::Accepted, message_id }))
+}

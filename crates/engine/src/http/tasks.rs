@@ -1,0 +1,79 @@
+//! `/tasks`: the conversation threads.
+
+use axum::extract::State as Extract;
+use contract::engine::{Deleted, DeletedStatus, ListTasks, TaskMessages, Tasks};
+use contract::wire::Bounded;
+use contract::{ErrorBody, TaskId};
+use service::http::{ApiError, Path, Query};
+
+use super::State;
+use super::auth::Authenticated;
+
+/// How many tasks a page has where the request does not say.
+const DEFAULT_LIMIT: i64 = 50;
+
+/// Lists the tasks, the one changed last first.
+#[utoipa::path(
+    get, path = "/tasks", security(("engine_key" = [])),
+    params(
+        ("limit" = Option<i64>, Query, description = "How many at most: 1 to 1,000, 50 by default"),
+        ("offset" = Option<i64>, Query, description = "How many to leave out; 0 by default"),
+    ),
+    responses(
+        (status = 200, body = Tasks),
+        (status = 400, body = ErrorBody, description = "INVALID_REQUEST"),
+        (status = 401, body = ErrorBody, description = "INVALID_ENGINE_KEY"),
+        (status = 500, body = ErrorBody, description = "INTERNAL_ERROR"),
+    ),
+)]
+pub(super) async fn list(
+    _: Authenticated,
+    Extract(State(shared)): Extract<State>,
+    Query(query): Query<ListTasks>,
+) -> Result<axum::Json<Tasks>, ApiError> {
+    let limit = query.limit.map_or(DEFAULT_LIMIT, Bounded::get);
+    let offset = query.offset.map_or(0, Bounded::get);
+    Ok(axum::Json(shared.agent.tasks(limit, offset).await?))
+}
+
+/// The messages of a task, oldest first.
+#[utoipa::path(
+    get, path = "/tasks/{task_id}", params(("task_id" = String, Path, description = "The task")),
+    security(("engine_key" = [])),
+    responses(
+        (status = 200, body = TaskMessages),
+        (status = 400, body = ErrorBody, description = "INVALID_REQUEST"),
+        (status = 401, body = ErrorBody, description = "INVALID_ENGINE_KEY"),
+        (status = 404, body = ErrorBody, description = "TASK_NOT_FOUND"),
+        (status = 500, body = ErrorBody, description = "INTERNAL_ERROR"),
+    ),
+)]
+pub(super) async fn read(
+    _: Authenticated,
+    Extract(State(shared)): Extract<State>,
+    Path(task_id): Path<TaskId>,
+) -> Result<axum::Json<TaskMessages>, ApiError> {
+    Ok(axum::Json(TaskMessages { messages: shared.agent.messages(&task_id).await? }))
+}
+
+/// Deletes a task with all that only it had. A turn must not be under way.
+#[utoipa::path(
+    delete, path = "/tasks/{task_id}", params(("task_id" = String, Path, description = "The task")),
+    security(("engine_key" = [])),
+    responses(
+        (status = 200, body = Deleted),
+        (status = 400, body = ErrorBody, description = "INVALID_REQUEST"),
+        (status = 401, body = ErrorBody, description = "INVALID_ENGINE_KEY"),
+        (status = 404, body = ErrorBody, description = "TASK_NOT_FOUND"),
+        (status = 409, body = ErrorBody, description = "TASK_BUSY"),
+        (status = 500, body = ErrorBody, description = "INTERNAL_ERROR"),
+    ),
+)]
+pub(super) async fn delete(
+    _: Authenticated,
+    Extract(State(shared)): Extract<State>,
+    Path(task_id): Path<TaskId>,
+) -> Result<axum::Json<Deleted>, ApiError> {
+    shared.agent.delete(&task_id).await?;
+    Ok(axum::Json(Deleted { status: DeletedStatus::Deleted }))
+}

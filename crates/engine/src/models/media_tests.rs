@@ -1,0 +1,71 @@
+//! What is taken, and what becomes of what cannot be sent.
+
+use bytes::Bytes;
+use pretty_assertions::assert_eq;
+
+use super::*;
+
+fn media(kind: MediaKind, media_type: &str, name: Option<&str>, data: Option<&'static [u8]>) -> Content {
+    Content::Media(Media {
+        kind,
+        media_type: media_type.into(),
+        name: name.map(str::to_owned),
+        hash: "00".into(),
+        data: data.map(Bytes::from_static),
+    })
+}
+
+/// An image.
+pub(in super::super) fn image(name: &str) -> Content {
+    media(MediaKind::Image, "image/png", Some(name), Some(b"image"))
+}
+
+/// A PDF.
+pub(in super::super) fn pdf(name: Option<&str>) -> Content {
+    media(MediaKind::Document, PDF, name, Some(b"%PDF"))
+}
+
+/// A document of plain text.
+pub(in super::super) fn plain(name: &str) -> Content {
+    media(MediaKind::Document, PLAIN_TEXT, Some(name), Some(b"plain text"))
+}
+
+#[test]
+fn what_is_taken_is_said_where_something_is_not() {
+    use MediaKind::{Document, Image};
+    for media_type in IMAGE_TYPES {
+        assert_eq!(taken(Image, media_type), Ok(()));
+        assert!(taken(Document, media_type).is_err());
+    }
+    for media_type in [PDF, PLAIN_TEXT] {
+        assert_eq!(taken(Document, media_type), Ok(()));
+        assert!(taken(Image, media_type).is_err());
+    }
+    let refused = taken(Image, "image/tiff").unwrap_err();
+    assert!(refused.contains("image/webp") && refused.contains("not image/tiff"), "{refused}");
+    assert!(taken(Document, "text/html").unwrap_err().contains("application/pdf, text/plain"));
+}
+
+#[test]
+fn what_cannot_be_sent_is_told_as_a_text() {
+    use MediaKind::{Document, Image};
+    for (content, expected) in [
+        (media(Image, "image/png", Some("a.png"), None), "[The image a.png is no longer stored.]"),
+        (media(Document, PDF, Some(" "), None), "[The document is no longer stored.]"),
+        (
+            media(Image, "image/tiff", Some("a.tiff"), Some(b"II")),
+            "[The image a.tiff is of a type that this model does not take.]",
+        ),
+        (media(Document, PLAIN_TEXT, Some("a"), Some(b" \n")), "[The document a is empty.]"),
+    ] {
+        assert_eq!(Sendable::of(&content), Some(Sendable::Text(expected.into())));
+    }
+    assert_eq!(Sendable::of(&Content::Text { text: "\n ".into() }), None);
+}
+
+#[test]
+fn a_text_that_is_not_quite_utf_8_is_sent_as_far_as_it_is() {
+    let content = media(MediaKind::Document, PLAIN_TEXT, None, Some(b"a\xffb"));
+    let expected = Sendable::Plain { name: None, text: "a\u{fffd}b".into() };
+    assert_eq!(Sendable::of(&content), Some(expected));
+}

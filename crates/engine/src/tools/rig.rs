@@ -1,0 +1,95 @@
+//! A workspace on the real file system, with something outside it to guard.
+
+use std::os::unix::fs::symlink;
+use std::path::PathBuf;
+
+use rustix::fs::{CWD, FileType, Mode};
+use serde_json::Value;
+use tempfile::TempDir;
+
+use super::files::Workspace;
+use super::{Invocation, Tool, ToolError, ToolStep};
+
+/// See the module.
+pub(super) struct Rig {
+    pub(super) workspace: Workspace,
+    folder: TempDir,
+}
+
+impl Rig {
+    pub(super) fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::create_dir(folder.path().join("workspace")).unwrap();
+        std::fs::write(folder.path().join("secret"), "outside").unwrap();
+        Self { workspace: Workspace::new(&folder.path().join("workspace")), folder }
+    }
+
+    /// Where `path` of the workspace really is.
+    pub(super) fn path(&self, path: &str) -> PathBuf {
+        self.folder.path().join("workspace").join(path)
+    }
+
+    /// Puts a file into the workspace.
+    pub(super) fn put(&self, path: &str, content: impl AsRef<[u8]>) {
+        std::fs::create_dir_all(self.path(path).parent().unwrap()).unwrap();
+        std::fs::write(self.path(path), content).unwrap();
+    }
+
+    pub(super) fn put_pipe(&self, path: &str) {
+        rustix::fs::mknodat(CWD, self.path(path), FileType::Fifo, Mode::from_raw_mode(0o600), 0).unwrap();
+    }
+
+    pub(super) fn put_link(&self, path: &str, target: &str) {
+        symlink(target, self.path(path)).unwrap();
+    }
+
+    pub(super) fn content(&self, path: &str) -> String {
+        std::fs::read_to_string(self.path(path)).unwrap()
+    }
+
+    /// Paths by which the file `secret`, beside the workspace, could be reached.
+    pub(super) fn ways_out(&self) -> Vec<String> {
+        let outside = self.folder.path().to_str().unwrap();
+        std::fs::create_dir(self.path("sub")).unwrap();
+        self.put_link("sub/up", "../..");
+        self.put_link("absolute", outside);
+        self.put_link("root", "/proc/self/root");
+        vec![
+            "../secret".into(),
+            "sub/../../secret".into(),
+            "./../secret".into(),
+            "sub/up/secret".into(),
+            "absolute/secret".into(),
+            format!("{outside}/secret"),
+            format!("//{outside}/secret"),
+            format!("root{outside}/secret"),
+            "/secret".into(),
+        ]
+    }
+
+    /// Panics if anything outside the workspace has changed.
+    pub(super) fn check_outside(&self) {
+        let mut names: Vec<_> =
+            std::fs::read_dir(&self.folder).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        names.sort_unstable();
+        assert_eq!(names, ["secret", "workspace"]);
+        assert_eq!(std::fs::read_to_string(self.folder.path().join("secret")).unwrap(), "outside");
+    }
+
+    /// All names in a folder of the workspace, the hidden ones too.
+    pub(super) fn names(&self, path: &str) -> Vec<String> {
+        let names = std::fs::read_dir(self.path(path)).unwrap();
+        let mut names: Vec<_> =
+            names.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort_unstable();
+        names
+    }
+}
+
+/// Runs a tool to its end.
+pub(super) async fn run(tool: &dyn Tool, input: Value) -> Result<String, ToolError> {
+    match tool.run(Invocation { input, answers: Vec::new() }).await? {
+        ToolStep::Done(output) => Ok(output.text),
+        ToolStep::Ask(question) => panic!("it asks {question:?}"),
+    }
+}

@@ -1,0 +1,183 @@
+//! `write_file` and `edit_file`: changes files of the workspace, whole or in places.
+
+use futures::future::BoxFuture;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::files::Workspace;
+use super::{Invocation, Permission, Tool, ToolError, ToolStep, leave, parse};
+use crate::models::ToolSpec;
+
+/// The largest file that is written or edited, in bytes.
+const MAX_BYTES: usize = 1024 * 1024;
+/// How much of what is written a person is shown, in characters.
+const MAX_SHOWN: usize = 2_000;
+
+/// See the module.
+pub(super) struct WriteFile(pub(super) Workspace);
+
+#[derive(Deserialize)]
+struct WriteInput {
+    path: String,
+    content: String,
+}
+
+impl Tool for WriteFile {
+    fn spec(&self) -> ToolSpec {
+        ToolSpec {
+            name: "write_file".into(),
+            description:
+                "Writes a text file of the workspace, replacing what was there. Missing folders are \
+                          made."
+                    .into(),
+            input_schema: json!({
+                "type": "object",
+                "properties": {
+                    "path": {"type": "string", "description": "The file, relative to the workspace."},
+                    "content": {"type": "string", "description": "All that the file shall hold."},
+                },
+                "required": ["path", "content"],
+            }),
+        }
+    }
+
+    fn idempotent(&self) -> bool {
+        true
+    }
+
+    fn permission(&self) -> Permission {
+        Permission::Ask
+    }
+
+    fn leave_for(&self, input: &Value) -> String {
+        let Ok(WriteInput { path, content }) = WriteInput::deserialize(input) else {
+            return leave::plain(&self.spec().name, input);
+        };
+        let content_shown = leave::excerpt(&content, "", MAX_SHOWN);
+        format!(
+            "Write the file {path:?}, in place of what may be there? It will hold {} bytes:\n\n{content_shown}",
+            content.len()
+        )
+    }
+
+    fn run(&self, invocation: Invocation) -> BoxFuture<'_, Result<ToolStep, ToolError>> {
+        Box::pin(async move {
+            let input = parse(invocation.input)?;
+            self.0.blocking(move |workspace| write(&workspace, &input)).await
+        })
+    }
+}
+
+fn write(workspace: &Workspace, WriteInput { path, content }: &WriteInput) -> Result<String, ToolError> {
+    if content.len() > MAX_BYTES {
+        return Err(ToolError(format!("`content` must be at most {MAX_BYTES} bytes long")));
+    }
+    let _changing = workspace.lock();
+    workspace.new_place(path)?.replace(content)?;
+    Ok(format!("wrote {} bytes to `{path}`", content.len()))
+}
+
+/// See the module.
+pub(super) struct EditFile(pub(super) Workspace);
+
+#[derive(Deserialize)]
+struct EditInput {
+    path: String,
+    old: String,
+    new: String,
+    all: Option<bool>,
+}
+
+impl Tool for EditFile {
+    fn spec(&self) -> ToolSpec {
+        ToolSpec {
+            name: "edit_file".into(),
+            description: "Replaces a piece of text in a file of the workspace.".into(),
+            input_schema: json!({
+                "type": "object",
+                "properties": {
+                    "path": {"type": "string", "description": "The file, relative to the workspace."},
+                    "old": {
+                        "type": "string",
+                        "description": "The text to replace, exactly as it is in the file. It must occur once.",
+                    },
+                    "new": {"type": "string", "description": "The text to put in its place."},
+                    "all": {
+                        "type": "boolean",
+                        "description": "Replace `old` everywhere; it may then occur more than once.",
+                    },
+                },
+                "required": ["path", "old", "new"],
+            }),
+        }
+    }
+
+    /// What an edit puts in may hold what it takes out: done twice, it would go on from there.
+    fn idempotent(&self) -> bool {
+        false
+    }
+
+    fn permission(&self) -> Permission {
+        Permission::Ask
+    }
+
+    fn leave_for(&self, input: &Value) -> String {
+        let Ok(EditInput { path, old, new, all }) = EditInput::deserialize(input) else {
+            return leave::plain(&self.spec().name, input);
+        };
+        let places = if all == Some(true) { "everywhere" } else { "in one place" };
+        let mut asked = format!("Edit the file {path:?}, {places}?\n");
+        for (sign, text) in [("-", old), ("+", new)] {
+            // Taking out is not putting an empty line in.
+            if !text.is_empty() {
+                asked.push('\n');
+                asked.push_str(&leave::excerpt(&text, sign, MAX_SHOWN / 2));
+            }
+        }
+        asked
+    }
+
+    fn run(&self, invocation: Invocation) -> BoxFuture<'_, Result<ToolStep, ToolError>> {
+        Box::pin(async move {
+            let input = parse(invocation.input)?;
+            self.0.blocking(move |workspace| edit(&workspace, &input)).await
+        })
+    }
+}
+
+fn edit(workspace: &Workspace, input: &EditInput) -> Result<String, ToolError> {
+    let _changing = workspace.lock();
+    let place = workspace.place(&input.path)?;
+    let (text, times) = edited(&place.read(MAX_BYTES as u64)?, input)?;
+    place.replace(&text)?;
+    let places = if times == 1 { "1 place".into() } else { format!("{times} places") };
+    Ok(format!("edited `{}` in {places}", input.path))
+}
+
+/// The text after the edit, and in how many places it was changed.
+fn edited(text: &str, EditInput { path, old, new, all }: &EditInput) -> Result<(String, usize), ToolError> {
+    if old.is_empty() {
+        return Err(ToolError("`old` must not be empty".into()));
+    }
+    let times = text.matches(old).count();
+    if times == 0 {
+        return Err(ToolError(format!("`old` does not occur in `{path}`")));
+    }
+    // Of two that overlap only one is counted, but either could be meant.
+    if *all != Some(true) && text.find(old) != text.rfind(old) {
+        let times = times.max(2);
+        return Err(ToolError(format!(
+            "`old` occurs {times} times in `{path}`; give more of the text around it, or set `all`"
+        )));
+    }
+    // Before it is built: many long replacements would take all memory.
+    let len = times.saturating_mul(new.len()).saturating_add(text.len() - times * old.len());
+    if len > MAX_BYTES {
+        return Err(ToolError(format!("`{path}` would be over {MAX_BYTES} bytes")));
+    }
+    Ok((text.replace(old, new), times))
+}
+
+#[cfg(test)]
+#[path = "write_tests.rs"]
+mod tests;

@@ -1,0 +1,166 @@
+//! The two tools as the model calls them, and as a person is asked for them.
+
+use futures::future::join_all;
+use insta::assert_snapshot;
+
+use super::*;
+use crate::tools::rig::{Rig, run};
+
+#[tokio::test]
+async fn a_file_is_written_and_written_again() {
+    let rig = Rig::new();
+    let tool = WriteFile(rig.workspace.clone());
+    for content in ["grün", "grün", ""] {
+        let said = run(&tool, json!({"path": "sub/notes.txt", "content": content})).await;
+        assert_eq!(said, Ok(format!("wrote {} bytes to `sub/notes.txt`", content.len())));
+        assert_eq!(rig.content("sub/notes.txt"), content);
+    }
+}
+
+#[tokio::test]
+async fn what_is_too_large_is_not_written() {
+    let rig = Rig::new();
+    let tool = WriteFile(rig.workspace.clone());
+    let largest = "x".repeat(MAX_BYTES);
+    assert!(run(&tool, json!({"path": "a", "content": largest})).await.is_ok());
+    let refused = run(&tool, json!({"path": "sub/b", "content": largest + "x"})).await.unwrap_err();
+    assert_eq!(refused.0, "`content` must be at most 1048576 bytes long");
+    assert_eq!(rig.names("."), ["a"]);
+}
+
+#[tokio::test]
+async fn a_file_is_edited_in_one_place_or_in_all() {
+    let rig = Rig::new();
+    rig.put("a", "one two two");
+    let tool = EditFile(rig.workspace.clone());
+    for (old, new, all, said, after) in [
+        ("one", "oneone", json!(null), "edited `a` in 1 place", "oneone two two"),
+        ("two", "2", json!(true), "edited `a` in 2 places", "oneone 2 2"),
+        ("oneone ", "", json!(false), "edited `a` in 1 place", "2 2"),
+        ("2 2", "", json!(true), "edited `a` in 1 place", ""),
+    ] {
+        let input = json!({"path": "a", "old": old, "new": new, "all": all});
+        assert_eq!(run(&tool, input).await, Ok(said.into()));
+        assert_eq!(rig.content("a"), after);
+    }
+}
+
+#[tokio::test]
+async fn an_edit_that_is_not_clear_changes_nothing() {
+    let rig = Rig::new();
+    rig.put("a", "ababa, x, x, x");
+    rig.put("latin", b"gr\xfcn");
+    rig.put("large", "x".repeat(MAX_BYTES + 1));
+    rig.put("full", "x".repeat(MAX_BYTES));
+    let tool = EditFile(rig.workspace.clone());
+    for (path, old, all, why) in [
+        ("a", "", false, "`old` must not be empty"),
+        ("a", "", true, "`old` must not be empty"),
+        ("a", "y", false, "`old` does not occur in `a`"),
+        ("a", "y", true, "`old` does not occur in `a`"),
+        ("a", "x", false, "`old` occurs 3 times in `a`"),
+        ("a", "aba", false, "`old` occurs 2 times in `a`"),
+        ("nothing", "x", false, "no such file"),
+        ("sub/nothing", "x", false, "no such file"),
+        ("latin", "g", false, "is not UTF-8 text"),
+        ("large", "x", true, "is over 1048576 bytes"),
+        ("full", "x", true, "would be over 1048576 bytes"),
+        ("../secret", "outside", false, "leads out of the workspace"),
+        (".", "x", false, "does not name a file"),
+    ] {
+        let new = "new".repeat(100_000);
+        let input = json!({"path": path, "old": old, "new": new, "all": all});
+        let refused = run(&tool, input).await.unwrap_err();
+        assert!(refused.0.contains(why), "{path} {old}: {refused}");
+    }
+    assert_eq!(rig.content("a"), "ababa, x, x, x");
+    assert_eq!(rig.names("."), ["a", "full", "large", "latin"]);
+    rig.check_outside();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn edits_at_once_are_all_kept() {
+    let rig = Rig::new();
+    let words: Vec<String> = (10..50).map(|number| format!("word{number}")).collect();
+    rig.put("a", words.join(" "));
+    let tool = EditFile(rig.workspace.clone());
+    let edit = |word| run(&tool, json!({"path": "a", "old": word, "new": "done"}));
+    assert!(join_all(words.iter().map(edit)).await.iter().all(Result::is_ok));
+    assert_eq!(rig.content("a"), ["done"; 40].join(" "));
+}
+
+#[tokio::test]
+async fn a_bad_input_is_refused() {
+    let rig = Rig::new();
+    for input in [json!({}), json!({"path": "a"}), json!({"path": 1, "content": "x", "old": "", "new": ""})] {
+        for tool in [&WriteFile(rig.workspace.clone()) as &dyn Tool, &EditFile(rig.workspace.clone())] {
+            let refused = run(tool, input.clone()).await.unwrap_err();
+            assert!(refused.0.contains("not as its schema says"), "{refused}");
+        }
+    }
+    assert!(rig.names(".").is_empty());
+}
+
+#[test]
+fn a_person_sees_what_will_be_written() {
+    let rig = Rig::new();
+    let tool = WriteFile(rig.workspace.clone());
+    let asked = tool.leave_for(&json!({"path": "sub/a.txt", "content": "one\ntwo\u{1b}[2K\n"}));
+    assert_snapshot!(asked, @r#"
+    Write the file "sub/a.txt", in place of what may be there? It will hold 12 bytes:
+
+    one
+    two\u{1b}[2K
+    "#);
+    let long = tool.leave_for(&json!({"path": "a", "content": "ü".repeat(3_000)}));
+    assert!(long.contains("It will hold 6000 bytes:\n\nüüü"), "{long}");
+    assert!(long.ends_with("ü\n[cut: the first 2000 of 3000 characters]"), "{long}");
+    let sly = tool.leave_for(&json!({"path": "a\"? It is harmless.\n\u{202e}", "content": ""}));
+    assert!(sly.starts_with(r#"Write the file "a\"? It is harmless.\n\u{202e}", in place"#), "{sly}");
+}
+
+#[test]
+fn a_person_sees_what_will_be_edited() {
+    let rig = Rig::new();
+    let tool = EditFile(rig.workspace.clone());
+    let asked = tool.leave_for(&json!({"path": "a.txt", "old": "one\ntwo", "new": "1\n+2\n3", "all": true}));
+    assert_snapshot!(asked, @r#"
+    Edit the file "a.txt", everywhere?
+
+    -one
+    -two
+    +1
+    ++2
+    +3
+    "#);
+    let removal = tool.leave_for(&json!({"path": "a.txt", "old": "one", "new": ""}));
+    assert_snapshot!(removal, @r#"
+    Edit the file "a.txt", in one place?
+
+    -one
+    "#);
+    let long = tool.leave_for(&json!({"path": "a", "old": "o".repeat(1_001), "new": "n".repeat(5_000)}));
+    assert!(long.contains("o\n[cut: the first 1000 of 1001 characters]\n+nnn"), "{long}");
+    assert!(long.ends_with("n\n[cut: the first 1000 of 5000 characters]"), "{long}");
+}
+
+#[test]
+fn an_odd_input_is_shown_as_it_is() {
+    let rig = Rig::new();
+    for input in
+        [json!({}), json!(null), json!([1]), json!({"path": 1, "content": "x", "old": "a", "new": "b"})]
+    {
+        let asked = WriteFile(rig.workspace.clone()).leave_for(&input);
+        assert_eq!(asked, format!("Allow `write_file` with this input? {input}"));
+        let asked = EditFile(rig.workspace.clone()).leave_for(&input);
+        assert_eq!(asked, format!("Allow `edit_file` with this input? {input}"));
+    }
+}
+
+#[test]
+fn they_want_leave_and_only_whole_writes_are_repeated() {
+    let rig = Rig::new();
+    let (write, edit) = (WriteFile(rig.workspace.clone()), EditFile(rig.workspace.clone()));
+    assert_eq!((write.permission(), write.idempotent()), (Permission::Ask, true));
+    assert_eq!((edit.permission(), edit.idempotent()), (Permission::Ask, false));
+}
