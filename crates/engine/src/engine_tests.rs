@@ -107,3 +107,35 @@ async fn a_taken_address_is_named_and_the_brain_is_free_again() {
     })
     .await;
 }
+
+#[tokio::test]
+async fn a_turn_that_an_earlier_version_left_open_is_finished_and_its_threads_go_on() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::create_dir(folder.path().join("data")).unwrap();
+    let brain = rusqlite::Connection::open(folder.path().join("data/brain.sqlite")).unwrap();
+    brain.execute_batch(include_str!("brain/released/0.1.0.sql")).unwrap();
+    drop(brain);
+    let provider = StrictProvider::start().await.unwrap();
+    provider.set_default_reply(Reply::of_text("well then"));
+
+    let engine = Running::start(&folder, &provider).await;
+    let replay = within(engine.get("/execute/replay?task_id=open").send()).await.unwrap();
+    let all = parse_sse(&within(replay.bytes()).await.unwrap());
+    assert_eq!(all.last().unwrap().data["text"], "well then");
+    let task: Value = within(engine.get("/tasks/kept").send()).await.unwrap().json().await.unwrap();
+    let messages = task["messages"].as_array().unwrap();
+    let said: Vec<&Value> =
+        messages.iter().filter(|message| message["role"] == "user").map(|each| &each["content"]).collect();
+    assert_eq!(said, ["note blue", "hello", "fail"]);
+
+    // Its messages can be edited: what came after is gone, for the model too.
+    let edit = json!({"task_id": "kept", "message": "hi", "edit_message_id": messages[3]["message_id"]});
+    let request = reqwest::Client::new().post(format!("{}/execute", engine.base)).header("X-Engine-Key", KEY);
+    let events = within(within(request.body(edit.to_string()).send()).await.unwrap().bytes()).await.unwrap();
+    assert_eq!(parse_sse(&events).last().unwrap().phase(), Some("completed"));
+    let sent = provider.requests().pop().unwrap().body["messages"].to_string();
+    assert!(sent.contains("note blue") && sent.contains("\"hi\""), "{sent}");
+    assert!(!sent.contains("hello") && !sent.contains("\"fail\""), "{sent}");
+    engine.stop().await;
+    provider.assert_no_refusals();
+}

@@ -208,3 +208,7 @@ pub(super) fn bound_memory(connection: &Connection) -> Result<(), rusqlite::Erro
     connection.set_prepared_statement_cache_capacity(48);
     Ok(())
 }
+
+#[cfg(test)]
+#[path = "schema_tests.rs"]
+mod tests;
