@@ -17,8 +17,8 @@ use std::time::Duration;
 
 use contract::engine::{Grant, PendingRequest, TaskSummary};
 use contract::event::Event;
-use contract::{GrantId, TaskId, Timestamp, TurnId};
-use rusqlite::{Connection, ErrorCode, OpenFlags};
+use contract::{CallId, GrantId, TaskId, Timestamp, TurnId};
+use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension as _};
 use service::clock::{Clock as _, SystemClock};
 use service::lock::{FileLock, Holder, LockError};
 
@@ -247,6 +247,15 @@ impl Brain {
         self.read_long(|reader| read::block_counts(reader, task, turn_id))
     }
 
+    /// The calls of a turn that clients have seen and whose result they have not. Blocks.
+    pub fn open_calls(
+        &self,
+        task: TaskRow,
+        turn_id: TurnId,
+    ) -> Result<Vec<(CallId, String)>, rusqlite::Error> {
+        self.read_long(|reader| read::open_calls(reader, task, turn_id))
+    }
+
     /// The turn that the request called `request` began on the task.
     pub fn requested_turn(
         &self,
@@ -300,10 +309,15 @@ impl Brain {
         self.read(read::first_unfolded)
     }
 
-    /// Whether the brain answers.
-    pub fn check(&self) -> Result<(), rusqlite::Error> {
-        self.read(|reader| reader.query_row("SELECT 1 FROM tasks LIMIT 1", [], |_| Ok(())))
-            .or_else(|error| if error == rusqlite::Error::QueryReturnedNoRows { Ok(()) } else { Err(error) })
+    /// Whether the brain can be read, and whether it could be written when that was last tried.
+    ///
+    /// # Errors
+    /// What is wrong, for a person.
+    pub fn check(&self) -> Result<(), String> {
+        let read =
+            self.read(|reader| reader.query_row("SELECT 1 FROM tasks LIMIT 1", [], |_| Ok(())).optional());
+        read.map_err(|error| format!("the brain cannot be read: {error}"))?;
+        self.shared.writer.last().map_err(|error| error.to_string())
     }
 
     fn read<T>(&self, query: impl FnOnce(&Connection) -> T) -> T {

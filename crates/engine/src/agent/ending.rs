@@ -1,11 +1,11 @@
 //! How turns end otherwise than well, and what clients are told of it.
 
-use contract::MessageId;
 use contract::event::{Event, Failure, FailureCode, Lifecycle, ToolResult};
+use contract::{CallId, MessageId};
 
 use crate::brain::steps::{Said, Step, TurnOutcome};
 use crate::channel::{Record, Recorder};
-use crate::models::{ModelError, ModelErrorKind, ToolUse};
+use crate::models::{ModelError, ModelErrorKind};
 
 /// Ends a turn with `failure`: after `before`, the last two events are that it errored and why.
 pub(super) async fn errored(
@@ -25,14 +25,9 @@ pub(super) async fn errored(
 }
 
 /// What clients are told of a call whose result nobody will know.
-pub(super) fn without_result(call: &ToolUse, why: &str) -> Event {
-    Event::ToolResult(ToolResult {
-        tool_call_id: call.call_id,
-        tool: call.name.clone(),
-        output: String::new(),
-        error: Some(why.to_owned()),
-        duration_ms: 0,
-    })
+pub(super) fn without_result(tool_call_id: CallId, tool: String) -> Event {
+    let error = Some("the turn ended before the call's result was known".to_owned());
+    Event::ToolResult(ToolResult { tool_call_id, tool, output: String::new(), error, duration_ms: 0 })
 }
 
 /// The beginning of an answer, as a message of its own.

@@ -15,7 +15,7 @@ use super::stream::{Blocks, block_stop};
 use super::telling::Telling;
 use super::thread::{LoadError, Thread};
 use super::{Means, ending};
-use crate::brain::{BlockCounts, Brain, OpenTurn};
+use crate::brain::{Brain, OpenTurn};
 use crate::channel::{Record, Recorder};
 use crate::sabotage::{self, Saboteur};
 
@@ -109,9 +109,13 @@ impl Life {
             format!("{RESUME_LIMIT} starts of the engine took this turn up and none got on with it");
         let failure = Failure { code: FailureCode::ResumeLimit, message, retryable: false };
         let (brain, task) = (self.brain.clone(), self.recorder.channel().task());
-        let counts = blocking(move || brain.block_counts(task, turn.turn_id)).await;
-        let open = counts.and_then(Result::ok).and_then(BlockCounts::open);
-        let before = open.map(block_stop).into_iter().collect();
+        let told = move || {
+            let open = brain.block_counts(task, turn.turn_id)?.open();
+            let calls = brain.open_calls(task, turn.turn_id)?;
+            let results = calls.into_iter().map(|(call_id, tool)| ending::without_result(call_id, tool));
+            Ok::<Vec<Event>, rusqlite::Error>(open.map(block_stop).into_iter().chain(results).collect())
+        };
+        let before = blocking(told).await.and_then(Result::ok).unwrap_or_default();
         ending::errored(&self.recorder, turn.message_id, before, failure).await;
     }
 

@@ -326,7 +326,7 @@ impl TurnRun {
 
     /// Ends the turn with `failure`.
     async fn fail(mut self, failure: Failure) {
-        let before = self.closing("the turn failed before the call's result was known");
+        let before = self.closing();
         ending::errored(&self.life.recorder, self.thread.turn().message_id(), before, failure).await;
     }
 
@@ -340,7 +340,7 @@ impl TurnRun {
     /// Ends the turn by the user's wish. What the model has said so far stays in the conversation.
     async fn cancel(mut self, reply: Reply<TurnId>) {
         let said = self.telling.text().map(ending::said);
-        let mut events = self.closing("the turn was cancelled before the call's result was known");
+        let mut events = self.closing();
         let message_id = self.thread.turn().message_id();
         events.push(Event::ThreadLifecycle(Lifecycle::Cancelled { message_id }));
         let turn_id = self.life.turn_id();
@@ -351,8 +351,9 @@ impl TurnRun {
     }
 
     /// What clients must be told so that nothing of the turn is left open: its block, and calls without a result.
-    fn closing(&mut self, why: &str) -> Vec<Event> {
-        let results = self.thread.calls_told_open().map(|call| ending::without_result(call, why));
+    fn closing(&mut self) -> Vec<Event> {
+        let open = self.thread.calls_told_open();
+        let results = open.map(|call| ending::without_result(call.call_id, call.name.clone()));
         self.life.blocks.stop().into_iter().chain(results).collect()
     }
 }

@@ -4,7 +4,7 @@ use std::str::FromStr;
 
 use contract::engine::{Grant, GrantScope, PendingRequest, TaskStatus, TaskSummary};
 use contract::event::{Event, HitlKind};
-use contract::{HitlId, MessageId, TaskId, Timestamp, TurnId};
+use contract::{CallId, HitlId, MessageId, TaskId, Timestamp, TurnId};
 use rusqlite::types::Type;
 use rusqlite::{Connection, Error, OptionalExtension as _, Row, params};
 
@@ -329,4 +329,26 @@ pub(super) fn block_counts(
     query.query_row(rusqlite::params![task, turn_id.to_string()], |row| {
         Ok(BlockCounts { started: row.get(0)?, stopped: row.get(1)? })
     })
+}
+
+/// The calls of a turn that clients have seen and whose result they have not: each by its id and its tool.
+pub(super) fn open_calls(
+    reader: &Connection,
+    TaskRow(task): TaskRow,
+    turn_id: TurnId,
+) -> Result<Vec<(CallId, String)>, Error> {
+    let mut query = reader.prepare(
+        "WITH told AS (
+             SELECT kind, data ->> '$.tool_call_id' AS call, data ->> '$.tool' AS tool, ts FROM events
+             WHERE task = ?1 AND turn = (SELECT turn FROM turns WHERE turn_id = ?2)
+             AND ts >= COALESCE((SELECT opened_ts FROM turns WHERE turn_id = ?2), 0)
+             AND kind IN ('tool_call', 'tool_result')
+         )
+         SELECT call, tool FROM told
+         WHERE kind = 'tool_call' AND call NOT IN (SELECT call FROM told WHERE kind = 'tool_result')
+         ORDER BY ts",
+    )?;
+    let rows =
+        query.query_map(params![task, turn_id.to_string()], |row| Ok((parsed(row, 0)?, row.get(1)?)))?;
+    rows.collect()
 }

@@ -95,20 +95,31 @@ pub(super) struct Writer {
     /// None once the brain is closed.
     queue: Mutex<Option<Sender<Arc<dyn Batch>>>>,
     thread: Mutex<Option<JoinHandle<()>>>,
+    last: Last,
 }
+
+/// How the last commit went.
+type Last = Arc<Mutex<Result<(), WriteError>>>;
 
 impl Writer {
     /// Starts the thread, which holds the brain's lock as long as it may write. The queue is unbounded, but each
     /// channel queues itself at most once.
     pub(super) fn start(connection: Connection, lock: FileLock) -> io::Result<Self> {
         let (sender, queue) = channel();
+        let last = Last::new(Mutex::new(Ok(())));
+        let noted = Arc::clone(&last);
         let thread = std::thread::Builder::new().name("brain-writer".into()).stack_size(512 * 1024).spawn(
             move || {
-                run(connection, &queue);
+                run(connection, &queue, &noted);
                 drop(lock);
             },
         )?;
-        Ok(Self { queue: Mutex::new(Some(sender)), thread: Mutex::new(Some(thread)) })
+        Ok(Self { queue: Mutex::new(Some(sender)), thread: Mutex::new(Some(thread)), last })
+    }
+
+    /// How the last commit went.
+    pub(super) fn last(&self) -> Result<(), WriteError> {
+        locked(&self.last).clone()
     }
 
     pub(super) fn queue(&self, batch: Arc<dyn Batch>) {
@@ -145,7 +156,7 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 const QUIET: Duration = Duration::from_secs(1);
 
 /// Writes until all senders are gone and the queue is empty.
-fn run(mut connection: Connection, queue: &Receiver<Arc<dyn Batch>>) {
+fn run(mut connection: Connection, queue: &Receiver<Arc<dyn Batch>>, last: &Last) {
     let mut written = false;
     loop {
         let next = if written {
@@ -156,7 +167,7 @@ fn run(mut connection: Connection, queue: &Receiver<Arc<dyn Batch>>) {
         match next {
             Ok(first) => {
                 let group: Vec<_> = std::iter::once(first).chain(queue.try_iter()).take(GROUP).collect();
-                guarded(&mut connection, &group);
+                *locked(last) = guarded(&mut connection, &group);
                 written = true;
             }
             Err(RecvTimeoutError::Timeout) => {
@@ -169,31 +180,34 @@ fn run(mut connection: Connection, queue: &Receiver<Arc<dyn Batch>>) {
 }
 
 /// Commits a group. Whoever waits for it is told, also if writing it panics.
-fn guarded(connection: &mut Connection, group: &[Arc<dyn Batch>]) {
-    if catch_unwind(AssertUnwindSafe(|| commit(connection, group))).is_err() {
-        let error = WriteError { reason: "writing it panicked; the engine's log has the details".into() };
+fn guarded(connection: &mut Connection, group: &[Arc<dyn Batch>]) -> Result<(), WriteError> {
+    catch_unwind(AssertUnwindSafe(|| commit(connection, group))).unwrap_or_else(|_| {
+        let panicked = "writing it panicked; the engine's log has the details".into();
+        let result = Err(WriteError { reason: panicked });
         for batch in group {
-            batch.settled(&Err(error.clone()));
+            batch.settled(&result);
         }
-    }
+        result
+    })
 }
 
-fn commit(connection: &mut Connection, group: &[Arc<dyn Batch>]) {
-    let Some(durability) = group.iter().map(|batch| batch.gather()).max() else { return };
+/// Commits a group, if need be one by one. How the last one went says how the brain is.
+fn commit(connection: &mut Connection, group: &[Arc<dyn Batch>]) -> Result<(), WriteError> {
+    let Some(durability) = group.iter().map(|batch| batch.gather()).max() else { return Ok(()) };
     match commit_together(connection, group, durability) {
         Err(error) if group.len() > 1 => {
             // One batch that cannot be written must not take the others with it. The failed attempt was rolled
             // back, so each can be tried alone.
             tracing::warn!(%error, batches = group.len(), "A group commit failed; its batches are tried alone.");
-            for batch in group.chunks(1) {
-                settle(batch, commit_together(connection, batch, durability));
-            }
+            let alone =
+                group.chunks(1).map(|batch| settle(batch, commit_together(connection, batch, durability)));
+            alone.fold(Ok(()), |_, result| result)
         }
         result => settle(group, result),
     }
 }
 
-fn settle(group: &[Arc<dyn Batch>], result: Result<(), rusqlite::Error>) {
+fn settle(group: &[Arc<dyn Batch>], result: Result<(), rusqlite::Error>) -> Result<(), WriteError> {
     let result = result.map_err(|error| {
         tracing::error!(%error, "The brain could not be written.");
         WriteError { reason: error.to_string().into() }
@@ -201,6 +215,7 @@ fn settle(group: &[Arc<dyn Batch>], result: Result<(), rusqlite::Error>) {
     for batch in group {
         batch.settled(&result);
     }
+    result
 }
 
 fn commit_together(

@@ -11,7 +11,7 @@ use super::State;
 pub(super) async fn health(Extract(State(shared)): Extract<State>) -> Json<EngineHealth> {
     let database = match shared.brain.check() {
         Ok(()) => HEALTHY.to_owned(),
-        Err(error) => format!("the brain cannot be read: {error}"),
+        Err(reason) => reason,
     };
     // The directory of tool servers is empty until servers can be configured, and an empty one is well.
     let subsystems =
