@@ -199,9 +199,11 @@ fn commit(connection: &mut Connection, group: &[Arc<dyn Batch>]) -> Result<(), W
             // One batch that cannot be written must not take the others with it. The failed attempt was rolled
             // back, so each can be tried alone.
             tracing::warn!(%error, batches = group.len(), "A group commit failed; its batches are tried alone.");
-            let alone =
-                group.chunks(1).map(|batch| settle(batch, commit_together(connection, batch, durability)));
-            alone.fold(Ok(()), |_, result| result)
+            let mut last = Ok(());
+            for batch in group.chunks(1) {
+                last = settle(batch, commit_together(connection, batch, durability));
+            }
+            last
         }
         result => settle(group, result),
     }
