@@ -11,6 +11,23 @@ use tempfile::TempDir;
 
 use crate::binary;
 
+/// How much is measured where the full size takes minutes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Size {
+    Bounded,
+    Full,
+}
+
+impl Size {
+    /// Which of the two.
+    pub(crate) fn of<T>(self, bounded: T, full: T) -> T {
+        match self {
+            Self::Bounded => bounded,
+            Self::Full => full,
+        }
+    }
+}
+
 /// See the module.
 pub(crate) struct Bench {
     /// The binary under test.
@@ -20,19 +37,21 @@ pub(crate) struct Bench {
     pub(crate) rounds: usize,
     /// How long an idle process is left alone before its memory is read.
     pub(crate) wait: Duration,
+    pub(crate) size: Size,
     scratch: TempDir,
     folders: Cell<usize>,
 }
 
 impl Bench {
     /// Copies the binaries, so that a build meanwhile changes nothing.
-    pub(crate) fn new(binary: &Path, rounds: usize, wait: Duration) -> anyhow::Result<Self> {
+    pub(crate) fn new(binary: &Path, rounds: usize, wait: Duration, size: Size) -> anyhow::Result<Self> {
         let scratch = tempfile::tempdir().context("no temporary folder can be made")?;
         Ok(Self {
             floors: binary::copy(&binary::this()?, scratch.path().join("floors"))?,
             binary: binary::copy(binary, scratch.path().join("roundhouse"))?,
             rounds,
             wait,
+            size,
             scratch,
             folders: Cell::new(0),
         })
@@ -48,7 +67,12 @@ impl Bench {
 
     /// Tells the person who waits how far a measurement is.
     pub(crate) fn progress(&self, what: &str, round: usize) {
-        // Nobody there to read it is no reason to stop.
-        let _ = writeln!(std::io::stderr(), "{what}: round {} of {}", round + 1, self.rounds);
+        note(&format!("{what}: round {} of {}", round + 1, self.rounds));
     }
+}
+
+/// Tells the person who waits what is being done.
+pub(crate) fn note(what: &str) {
+    // Nobody there to read it is no reason to stop.
+    let _ = writeln!(std::io::stderr(), "{what}");
 }

@@ -10,6 +10,7 @@ use http_body_util::Full;
 use hyper::Method;
 
 use crate::client::{Client, Outgoing};
+use crate::floors::REPLAY;
 use crate::probe;
 use crate::process::{Process, free_port, log_file};
 
@@ -41,6 +42,11 @@ impl<'a> Home<'a> {
         Ok(Self { binary, folder, model, key: EngineKey::generate()? })
     }
 
+    /// The file of its brain.
+    pub(crate) fn brain(&self) -> PathBuf {
+        self.folder.join("data/brain.sqlite")
+    }
+
     /// Starts the engine, and gives the time from before the fork to its first `/health` that says ok.
     pub(crate) fn start(&self) -> anyhow::Result<(Engine, Duration)> {
         let port = free_port()?;
@@ -51,7 +57,7 @@ impl<'a> Home<'a> {
             .env("ENGINE_HOST", "127.0.0.1")
             .env("ENGINE_PORT", port.to_string())
             .env("ENGINE_KEY_HASH", self.key.hash().to_hex())
-            .env("SQLITE_DB_PATH", self.folder.join("data/brain.sqlite"))
+            .env("SQLITE_DB_PATH", self.brain())
             .env("CATALOG_DIR", self.folder.join("catalog"))
             .env("LLM_PROVIDER", self.model.provider)
             .env("LLM_BASE_URL", &self.model.base_url)
@@ -92,5 +98,12 @@ impl Engine {
         };
         let request = client.request(Method::POST, "/execute").header(ENGINE_KEY_HEADER, self.key.expose());
         Ok(request.body(Full::from(serde_json::to_vec(&body)?))?)
+    }
+
+    /// The request for all events of a task.
+    pub(crate) fn replay(&self, client: &Client, task: &str) -> anyhow::Result<Outgoing> {
+        let path = format!("{REPLAY}?after=0&task_id={task}");
+        let request = client.request(Method::GET, &path).header(ENGINE_KEY_HEADER, self.key.expose());
+        Ok(request.body(Full::default())?)
     }
 }

@@ -5,6 +5,7 @@
 
 mod admit;
 mod health;
+mod replay;
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -18,6 +19,7 @@ use clap::{Args, ValueEnum};
 use tokio::net::TcpListener;
 
 pub(crate) use admit::{KEY as ADMIT_KEY, user as admit_user};
+pub(crate) use replay::{PATH as REPLAY, store as store_replay};
 
 /// Longer than any measurement.
 const LIFE: Duration = Duration::from_mins(15);
@@ -31,6 +33,8 @@ pub(crate) enum Kind {
     Sqlite,
     /// Axum and one point read for each admit.
     Admit,
+    /// Axum and the bytes of a replay, selected page by page.
+    Replay,
 }
 
 /// Arguments of a floor.
@@ -74,12 +78,17 @@ pub(crate) fn run(floor: &Floor) -> anyhow::Result<()> {
 fn router(kind: Kind, folder: &Path) -> anyhow::Result<Router> {
     match kind {
         Kind::Bare => Ok(health::bare()),
-        Kind::Sqlite => health::sqlite(&folder.join("floor.sqlite")),
-        Kind::Admit => Ok(admit::router(&folder.join("floor.sqlite"))?.merge(health::bare())),
+        Kind::Sqlite => health::sqlite(&database(folder)),
+        Kind::Admit => Ok(admit::router(&database(folder))?.merge(health::bare())),
+        Kind::Replay => Ok(replay::router(database(folder))?.merge(health::bare())),
     }
 }
 
-async fn serve(listener: TcpListener, router: Router) -> std::io::Result<()> {
+fn database(folder: &Path) -> PathBuf {
+    folder.join("floor.sqlite")
+}
+
+pub(crate) async fn serve(listener: TcpListener, router: Router) -> std::io::Result<()> {
     let listener = listener.tap_io(|stream| {
         // Without it the kernel holds small answers back; a failure would show in the figures.
         let _ = stream.set_nodelay(true);

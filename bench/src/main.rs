@@ -5,16 +5,19 @@ mod bench;
 mod binary;
 mod client;
 mod engine;
+mod fill;
 mod floors;
 mod load;
 mod measure;
 mod orchestrator;
+mod paced;
 mod probe;
 mod process;
 mod provider;
 mod report;
 mod stats;
 mod told;
+mod usage;
 
 use std::io::Write as _;
 use std::path::PathBuf;
@@ -25,7 +28,7 @@ use anyhow::{Context as _, bail, ensure};
 use clap::{Args, Parser, Subcommand};
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::bench::Bench;
+use crate::bench::{Bench, Size};
 use crate::measure::What;
 use crate::report::Quantity;
 
@@ -57,6 +60,9 @@ struct Measure {
     /// How many seconds an idle process is left alone before its memory is read.
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u16).range(0..=600))]
     wait_s: u16,
+    /// Measure in the full size what is otherwise measured in a smaller one.
+    #[arg(long)]
+    full: bool,
     /// Print JSON with every sample instead of the table.
     #[arg(long)]
     json: bool,
@@ -88,7 +94,9 @@ fn main() -> ExitCode {
 
 fn run(measure: &Measure) -> anyhow::Result<()> {
     let binary = binary::under_test(measure.binary.as_deref())?;
-    let bench = Bench::new(&binary, measure.rounds.into(), Duration::from_secs(measure.wait_s.into()))?;
+    let wait = Duration::from_secs(measure.wait_s.into());
+    let size = if measure.full { Size::Full } else { Size::Bounded };
+    let bench = Bench::new(&binary, measure.rounds.into(), wait, size)?;
     if cfg!(debug_assertions) {
         writeln!(
             std::io::stderr(),

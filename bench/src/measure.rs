@@ -2,9 +2,14 @@
 //! its floors round by round: what else the machine does meets both.
 
 mod admit;
+mod big_start;
+mod bytes_per_turn;
 mod deltas;
 mod idle;
+mod many_turns;
+mod parallel;
 mod provision;
+mod replay;
 mod start;
 mod streaming;
 mod turn;
@@ -25,6 +30,16 @@ pub(crate) enum What {
     Turn,
     /// 2,000 deltas as fast as the provider sends them.
     Deltas,
+    /// 10 and 100 turns at once, 200 deltas/s each: how late a delta comes, and how far the clock leads.
+    Parallel,
+    /// Replay of a task with 100,000 events (10,000 without --full).
+    Replay,
+    /// An engine's start on a brain of 100,000 messages (10,000 without --full).
+    BigStart,
+    /// Memory after 10,000 turns (1,000 without --full), and the processor time of the idle engine then.
+    ManyTurns,
+    /// What a turn writes to the disk early and late in a thread of 1,000 turns (200 without --full).
+    BytesPerTurn,
     /// Admit of running engines over 32 connections.
     Admit,
     /// Provision, stop, start and delete of engines that are processes.
@@ -49,6 +64,11 @@ impl What {
             Self::Idle => idle::measure(bench).await,
             Self::Turn => turn::measure(bench).await,
             Self::Deltas => deltas::measure(bench).await,
+            Self::Parallel => parallel::measure(bench).await,
+            Self::Replay => replay::measure(bench).await,
+            Self::BigStart => big_start::measure(bench).await,
+            Self::ManyTurns => many_turns::measure(bench).await,
+            Self::BytesPerTurn => bytes_per_turn::measure(bench).await,
             Self::Admit => admit::measure(bench).await,
             Self::Provision => provision::measure(bench).await,
             Self::All => Ok(Vec::new()),

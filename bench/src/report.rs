@@ -11,7 +11,7 @@ pub(crate) struct Quantity {
     pub(crate) what: String,
     pub(crate) unit: Unit,
     pub(crate) ours: Subject,
-    /// The budget is judged against the first of them.
+    /// The floors, or what ours stands beside. The budget is judged against the first of them.
     pub(crate) floors: Vec<Subject>,
     pub(crate) budget: Option<Budget>,
 }
@@ -21,12 +21,29 @@ pub(crate) struct Quantity {
 pub(crate) struct Subject {
     pub(crate) name: String,
     pub(crate) samples: Vec<f64>,
+    /// What ours is compared with and may be better than, unlike a floor.
+    beside: bool,
 }
 
 impl Subject {
     /// A subject without samples yet.
     pub(crate) fn new(name: impl Into<String>) -> Self {
-        Self { name: name.into(), samples: Vec::new() }
+        Self { name: name.into(), samples: Vec::new(), beside: false }
+    }
+
+    /// One of ours under other conditions, to compare with: it stands where a floor does and is none.
+    pub(crate) fn beside(name: impl Into<String>) -> Self {
+        Self { beside: true, ..Self::new(name) }
+    }
+
+    /// As a budget names it.
+    fn short(&self) -> &str {
+        if self.beside { &self.name } else { "floor" }
+    }
+
+    /// As its line names it.
+    fn long(&self) -> String {
+        format!("{}: {}", if self.beside { "beside" } else { "floor" }, self.name)
     }
 }
 
@@ -39,8 +56,12 @@ pub(crate) enum Unit {
     Microseconds,
     #[serde(rename = "MiB")]
     Mebibytes,
+    #[serde(rename = "KiB")]
+    Kibibytes,
     #[serde(rename = "/s")]
     PerSecond,
+    #[serde(rename = "MB/s")]
+    MegabytesPerSecond,
 }
 
 impl Unit {
@@ -49,15 +70,17 @@ impl Unit {
             Self::Milliseconds => "ms",
             Self::Microseconds => "µs",
             Self::Mebibytes => "MiB",
+            Self::Kibibytes => "KiB",
             Self::PerSecond => "/s",
+            Self::MegabytesPerSecond => "MB/s",
         }
     }
 
     /// Whether `one` is better than `other`.
     fn better(self, one: f64, other: f64) -> bool {
         match self {
-            Self::PerSecond => one > other,
-            Self::Milliseconds | Self::Microseconds | Self::Mebibytes => one < other,
+            Self::PerSecond | Self::MegabytesPerSecond => one > other,
+            Self::Milliseconds | Self::Microseconds | Self::Mebibytes | Self::Kibibytes => one < other,
         }
     }
 }
@@ -73,14 +96,15 @@ pub(crate) enum Budget {
 }
 
 impl Budget {
-    fn text(self, unit: Unit) -> String {
+    /// `other` is what it compares with.
+    fn text(self, unit: Unit, other: &str) -> String {
         let symbol = unit.symbol();
         match self {
             Self::Most(bound) => format!("≤ {} {symbol}", number(bound)),
             Self::Least(bound) => format!("≥ {} {symbol}", number(bound)),
-            Self::MostAboveFloor(bound) => format!("≤ floor + {} {symbol}", number(bound)),
-            Self::MostTimesFloor(factor) => format!("≤ {factor} × floor"),
-            Self::LeastTimesFloor(factor) => format!("≥ {factor} × floor"),
+            Self::MostAboveFloor(bound) => format!("≤ {other} + {} {symbol}", number(bound)),
+            Self::MostTimesFloor(factor) => format!("≤ {factor} × {other}"),
+            Self::LeastTimesFloor(factor) => format!("≥ {factor} × {other}"),
         }
     }
 
@@ -117,15 +141,28 @@ impl Verdict {
 }
 
 impl Quantity {
+    /// Adds a round's samples: ours, and that of the first floor or of what ours stands beside.
+    pub(crate) fn add(&mut self, ours: impl Into<Option<f64>>, other: impl Into<Option<f64>>) {
+        self.ours.samples.extend(ours.into());
+        if let Some(floor) = self.floors.first_mut() {
+            floor.samples.extend(other.into());
+        }
+    }
+
     fn verdict(&self) -> Option<Verdict> {
         let ours = spread(&self.ours.samples)?.median;
-        let floors = self.floors.iter().filter_map(|floor| spread(&floor.samples));
-        let medians: Vec<f64> = floors.map(|floor| floor.median).collect();
-        if medians.iter().any(|floor| self.unit.better(ours, *floor)) {
+        let median = |floor: &Subject| spread(&floor.samples).map(|spread| spread.median);
+        let real = self.floors.iter().filter(|floor| !floor.beside);
+        if real.filter_map(median).any(|floor| self.unit.better(ours, floor)) {
             return Some(Verdict::FloorIsWrong);
         }
-        let met = self.budget?.is_met(ours, medians.first().copied())?;
+        let met = self.budget?.is_met(ours, self.floors.iter().find_map(median))?;
         Some(if met { Verdict::Met } else { Verdict::Missed })
+    }
+
+    fn budget_text(&self) -> Option<String> {
+        let other = self.floors.first().map_or("floor", Subject::short);
+        self.budget.map(|budget| budget.text(self.unit, other))
     }
 }
 
@@ -167,7 +204,7 @@ fn lines(quantity: &Quantity) -> Vec<[String; 8]> {
         let (min, max) = (cell(|spread| spread.min), cell(|spread| spread.max));
         [what.to_owned(), name.to_owned(), median, min, max, ratio, budget, verdict.to_owned()]
     };
-    let budget = quantity.budget.map_or_else(String::new, |budget| budget.text(quantity.unit));
+    let budget = quantity.budget_text().unwrap_or_default();
     let verdict = quantity.verdict().map_or("", Verdict::text);
     let mut lines = vec![line(&quantity.what, &quantity.ours.name, ours, String::new(), budget, verdict)];
     for floor in &quantity.floors {
@@ -175,7 +212,7 @@ fn lines(quantity: &Quantity) -> Vec<[String; 8]> {
         let ratio = ours
             .zip(floor_spread)
             .map_or_else(String::new, |(ours, floor)| format!("{:.2}", ours.median / floor.median));
-        lines.push(line("", &format!("floor: {}", floor.name), floor_spread, ratio, String::new(), ""));
+        lines.push(line("", &floor.long(), floor_spread, ratio, String::new(), ""));
     }
     lines
 }
@@ -208,7 +245,7 @@ pub(crate) fn json(quantities: &[Quantity], rounds: usize) -> serde_json::Result
         let subject = |subject: &Subject, ratio: Option<f64>| {
             serde_json::json!({
                 "name": subject.name, "spread": spread(&subject.samples), "samples": subject.samples,
-                "ratio": ratio,
+                "ratio": ratio, "beside": subject.beside,
             })
         };
         let floors = quantity.floors.iter().map(|floor| {
@@ -220,7 +257,7 @@ pub(crate) fn json(quantities: &[Quantity], rounds: usize) -> serde_json::Result
             "unit": quantity.unit,
             "ours": subject(&quantity.ours, None),
             "floors": floors.collect::<Vec<_>>(),
-            "budget": quantity.budget.map(|budget| budget.text(quantity.unit)),
+            "budget": quantity.budget_text(),
             "verdict": quantity.verdict(),
         })
     });

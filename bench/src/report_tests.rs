@@ -1,7 +1,7 @@
 use super::*;
 
 fn subject(name: &str, samples: &[f64]) -> Subject {
-    Subject { name: name.into(), samples: samples.to_vec() }
+    Subject { samples: samples.to_vec(), ..Subject::new(name) }
 }
 
 fn quantity(unit: Unit, ours: &[f64], floor: &[f64], budget: Budget) -> Quantity {
@@ -34,6 +34,18 @@ admit  engine           40,000 /s   40,000  40,000         ≥ 0.8 × floor  MIS
         .map(|(line, cell)| line[..line.find(cell).unwrap() + cell.len()].chars().count())
         .collect();
     assert!(ends.windows(2).all(|pair| pair[0] == pair[1]), "{table}");
+}
+
+#[test]
+fn what_ours_stands_beside_is_no_floor() {
+    let mut after = quantity(Unit::Mebibytes, &[9.0], &[7.0], Budget::MostAboveFloor(4.0));
+    after.floors = vec![Subject { samples: vec![7.0], ..Subject::beside("before") }];
+    let lines = table(std::slice::from_ref(&after));
+    assert!(lines.contains("≤ before + 4.00 MiB  met") && lines.contains("beside: before"), "{lines}");
+    after.ours.samples = vec![6.0];
+    assert_eq!(after.verdict(), Some(Verdict::Met));
+    after.ours.samples = vec![11.1];
+    assert_eq!(after.verdict(), Some(Verdict::Missed));
 }
 
 #[test]

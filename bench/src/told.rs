@@ -28,6 +28,8 @@ pub(crate) struct Text {
     pub(crate) first: Duration,
     pub(crate) last: Duration,
     pub(crate) text: String,
+    /// The `ts` of the last event; 0 where events have none.
+    pub(crate) last_ts: i64,
 }
 
 /// Sends a request and reads the stream to its end.
@@ -52,6 +54,11 @@ pub(crate) async fn stream(client: &mut Client, request: Outgoing) -> anyhow::Re
 }
 
 impl Told {
+    /// The events, and when each of them came.
+    pub(crate) fn events(&self) -> &[(Instant, Sse)] {
+        &self.events
+    }
+
     /// Reads it as a turn of an engine.
     ///
     /// # Errors
@@ -82,7 +89,7 @@ impl Told {
         let completed = completed.context("the turn did not complete")?;
         let text = text.done()?;
         ensure!(text.text == completed, "the deltas are not the final text");
-        Ok(text)
+        Ok(Text { last_ts, ..text })
     }
 
     /// Reads it as a provider's answer.
@@ -91,6 +98,18 @@ impl Told {
     /// A stream without its end mark, or without text.
     pub(crate) fn answer(&self, wire: Wire) -> anyhow::Result<Text> {
         let mut text = Gathered::new(self.sent);
+        for (at, delta) in self.deltas(wire)? {
+            text.add(at, &delta);
+        }
+        text.done()
+    }
+
+    /// The deltas of a provider's answer, and when each of them came.
+    ///
+    /// # Errors
+    /// A stream without its end mark.
+    pub(crate) fn deltas(&self, wire: Wire) -> anyhow::Result<Vec<(Instant, String)>> {
+        let mut deltas = Vec::new();
         let mut ended = false;
         for (at, sse) in &self.events {
             ensure!(!ended, "{sse:?} came after the end mark");
@@ -108,11 +127,11 @@ impl Told {
                 Wire::OpenAi => value.pointer("/choices/0/delta/content"),
             };
             if let Some(delta) = delta.and_then(Value::as_str).filter(|delta| !delta.is_empty()) {
-                text.add(*at, delta);
+                deltas.push((*at, delta.to_owned()));
             }
         }
         ensure!(ended, "the provider's stream has no end mark");
-        text.done()
+        Ok(deltas)
     }
 }
 
@@ -137,7 +156,7 @@ impl Gathered {
     fn done(self) -> anyhow::Result<Text> {
         let (first, last) = self.first.zip(self.last).context("no text came")?;
         let since = |at: Instant| at.saturating_duration_since(self.sent);
-        Ok(Text { first: since(first), last: since(last), text: self.text })
+        Ok(Text { first: since(first), last: since(last), text: self.text, last_ts: 0 })
     }
 }
 

@@ -21,7 +21,20 @@ fn a_missing_binary_is_named_with_the_way_to_build_it() {
 
 #[test]
 fn a_binary_that_is_no_engine_is_an_error_and_no_figure() {
-    for what in ["start", "idle", "turn", "deltas", "admit", "provision"] {
+    let whats = [
+        "start",
+        "idle",
+        "turn",
+        "deltas",
+        "parallel",
+        "replay",
+        "big-start",
+        "many-turns",
+        "bytes-per-turn",
+        "admit",
+        "provision",
+    ];
+    for what in whats {
         let arguments = [what, "--binary", "/bin/false", "--rounds", "1", "--wait-s", "0"];
         let output = Command::new(BENCH).args(arguments).output().unwrap();
         let errors = errors(&output);
@@ -43,7 +56,7 @@ impl Drop for Floor {
 
 #[test]
 fn every_floor_is_a_process_that_answers() {
-    for kind in ["bare", "sqlite", "admit"] {
+    for kind in ["bare", "sqlite", "admit", "replay"] {
         let folder = tempfile::tempdir().unwrap();
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string();
         let command =

@@ -4,6 +4,7 @@
 //! read-only connection. An exclusive lock beside the file, held as long as that thread lives, makes sure that no
 //! two engines ever write one brain.
 
+mod checkpoint;
 mod read;
 mod rows;
 mod schema;
@@ -172,7 +173,7 @@ impl Brain {
         let next_task = point_reads.query_row(next, [], |row| row.get(0)).map_err(reading)?;
         Ok(Self {
             shared: Arc::new(Shared {
-                writer: Writer::start(write, lock).map_err(BrainError::Writer)?,
+                writer: Writer::start(file, write, lock).map_err(BrainError::Writer)?,
                 point_reads: Mutex::new(point_reads),
                 long_reads: Mutex::default(),
                 next_task: AtomicI64::new(next_task),

@@ -27,6 +27,8 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     // Two workers stream while one computes; more would only cost an idle engine memory.
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
+        // Reads of the brain take turns, and a thread that was once needed keeps its memory.
+        .max_blocking_threads(8)
         .enable_all()
         .build()
         .context("the runtime could not be started")?;

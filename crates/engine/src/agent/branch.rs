@@ -1,6 +1,8 @@
 //! The branch of a task's conversation that is in force: the messages that a model is sent, where each came from,
 //! and what an edit or a retry takes out. Pure.
 
+use std::collections::HashSet;
+
 use contract::MessageId;
 
 use crate::brain::Cut;
@@ -73,6 +75,13 @@ impl Branch {
     /// The messages, oldest first.
     pub(crate) fn messages(&self) -> &[Message] {
         &self.messages
+    }
+
+    /// All messages that are listed, in the order in which the model was told them, and whether each is in force.
+    pub(crate) fn listed(&self) -> impl Iterator<Item = (MessageId, bool)> {
+        let in_force: HashSet<MessageId> =
+            self.places.iter().filter_map(|place| place.message_id()).collect();
+        self.listed.iter().map(move |message_id| (*message_id, in_force.contains(message_id)))
     }
 
     /// All media in the messages.

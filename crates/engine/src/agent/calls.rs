@@ -43,9 +43,7 @@ impl TurnRun {
             match self.decide(&open) {
                 Decision::Run(tool) => ready.push((open, tool)),
                 Decision::AskLeave(tool) => {
-                    let text = tool.leave_for(&open.call.input);
-                    let options = Some(["yes", "no", "always"].map(str::to_owned).to_vec());
-                    let question = Question { text, options };
+                    let question = Question { text: tool.leave_for(&open.call.input), options: None };
                     self.ask(&open.call, HitlKind::Permission, question).await?;
                 }
                 Decision::Refuse(reason) => self.refuse(&open, reason).await?,

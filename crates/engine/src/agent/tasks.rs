@@ -17,7 +17,9 @@ impl Agent {
     /// The messages of a task.
     pub async fn messages(&self, task_id: &TaskId) -> Result<Vec<TaskMessage>, AgentError> {
         let task = self.brain.task(task_id)?.ok_or(AgentError::UnknownTask)?;
-        self.read(move |brain| Ok(listing::messages(brain.steps(task.row)?))).await
+        let brain = self.brain.clone();
+        let list = move || listing::messages(brain.steps(task.row)?);
+        Ok(blocking(list).await.ok_or(AgentError::Stopping)??)
     }
 
     /// Deletes a task with all that only it had.

@@ -151,6 +151,11 @@ impl Thread {
         Self::last(brain, brain.steps(task)?)
     }
 
+    /// What remains of the conversation of a journal when its last turn is over.
+    pub(crate) fn branch_of(steps: Vec<StoredStep>) -> Result<Branch, LoadError> {
+        Ok(Self::fold(steps)?.map(Self::ended).unwrap_or_default())
+    }
+
     fn last(brain: &Brain, steps: Vec<StoredStep>) -> Result<Option<Self>, LoadError> {
         let mut thread = Self::fold(steps)?;
         let missing = thread.iter_mut().flat_map(|thread| thread.branch.media());

@@ -199,16 +199,19 @@ fn migrate(connection: &mut Connection, found: i64, applied: usize) -> Result<()
     transaction.commit()
 }
 
-/// How many pages the log may hold before a commit in the middle of a turn has to carry them over. Otherwise that
-/// is done when nobody waits.
-const LOG_PAGES: i64 = 4_000;
+/// A connection to a brain that is up to date.
+pub(super) fn connect(file: &Path) -> Result<Connection, rusqlite::Error> {
+    let connection = Connection::open(file)?;
+    bound_memory(&connection)?;
+    Ok(connection)
+}
 
 /// Keeps a connection's page cache small (KiB): there is one engine per user, and most are idle.
 pub(super) fn bound_memory(connection: &Connection) -> Result<(), rusqlite::Error> {
     connection.pragma_update(None, "cache_size", -512)?;
-    connection.pragma_update(None, "wal_autocheckpoint", LOG_PAGES)?;
     connection.set_prepared_statement_cache_capacity(48);
-    Ok(())
+    // The log is carried over by a thread of its own.
+    connection.pragma_update(None, "wal_autocheckpoint", 0)
 }
 
 #[cfg(test)]

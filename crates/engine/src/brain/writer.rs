@@ -5,6 +5,7 @@
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -14,6 +15,7 @@ use rusqlite::Connection;
 use service::lock::FileLock;
 use tokio::sync::oneshot;
 
+use super::checkpoint::{Checkpointer, carry_over};
 use super::rows::Rows;
 
 /// Against what a commit must hold.
@@ -104,13 +106,14 @@ type Last = Arc<Mutex<Result<(), WriteError>>>;
 impl Writer {
     /// Starts the thread, which holds the brain's lock as long as it may write. The queue is unbounded, but each
     /// channel queues itself at most once.
-    pub(super) fn start(connection: Connection, lock: FileLock) -> io::Result<Self> {
+    pub(super) fn start(file: &Path, connection: Connection, lock: FileLock) -> io::Result<Self> {
         let (sender, queue) = channel();
+        let checkpointer = Checkpointer::start(file)?;
         let last = Last::new(Mutex::new(Ok(())));
         let noted = Arc::clone(&last);
         let thread = std::thread::Builder::new().name("brain-writer".into()).stack_size(512 * 1024).spawn(
             move || {
-                run(connection, &queue, &noted);
+                run(connection, &queue, &noted, checkpointer);
                 drop(lock);
             },
         )?;
@@ -152,14 +155,21 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// After how much quiet the log is carried over into the brain, so that no turn has to wait for that.
+/// After how much quiet the log is carried over into the brain.
 const QUIET: Duration = Duration::from_secs(1);
+/// After how many commits it is carried over where it is never quiet.
+const COMMITS: u32 = 64;
 
 /// Writes until all senders are gone and the queue is empty.
-fn run(mut connection: Connection, queue: &Receiver<Arc<dyn Batch>>, last: &Last) {
-    let mut written = false;
+fn run(
+    mut connection: Connection,
+    queue: &Receiver<Arc<dyn Batch>>,
+    last: &Last,
+    checkpointer: Checkpointer,
+) {
+    let mut commits = 0;
     loop {
-        let next = if written {
+        let next = if commits > 0 {
             queue.recv_timeout(QUIET)
         } else {
             queue.recv().map_err(|_| RecvTimeoutError::Disconnected)
@@ -168,13 +178,22 @@ fn run(mut connection: Connection, queue: &Receiver<Arc<dyn Batch>>, last: &Last
             Ok(first) => {
                 let group: Vec<_> = std::iter::once(first).chain(queue.try_iter()).take(GROUP).collect();
                 *locked(last) = guarded(&mut connection, &group);
-                written = true;
+                commits += 1;
+                if commits % COMMITS == 0 {
+                    checkpointer.wake();
+                }
+                if checkpointer.is_overgrown() {
+                    checkpoint(&connection, "TRUNCATE");
+                }
             }
             Err(RecvTimeoutError::Timeout) => {
-                checkpoint(&connection, "PASSIVE");
-                written = false;
+                checkpointer.wake();
+                commits = 0;
             }
-            Err(RecvTimeoutError::Disconnected) => return finish(&connection),
+            Err(RecvTimeoutError::Disconnected) => {
+                checkpointer.end();
+                return finish(&connection);
+            }
         }
     }
 }
@@ -246,8 +265,7 @@ fn finish(connection: &Connection) {
 }
 
 fn checkpoint(connection: &Connection, mode: &str) {
-    let done = connection.query_row(&format!("PRAGMA wal_checkpoint({mode})"), [], |_| Ok(()));
-    if let Err(error) = done {
-        tracing::warn!(%error, "The brain could not be checkpointed; its log is read at the next start.");
+    if let Err(error) = carry_over(connection, mode) {
+        tracing::warn!(%error, "The brain's log could not be carried over; it is read at the next start.");
     }
 }

@@ -89,6 +89,7 @@ async fn a_bad_message_is_refused_and_its_field_is_named() {
         ("super_thinking", json!(1)),
         ("media", json!("picture")),
         ("media", json!({})),
+        ("edit_message_id", json!(7)),
         ("retry_message_id", json!(7)),
     ];
     for (field, value) in cases {

@@ -1,6 +1,6 @@
 //! The exact form of the contract's answers and events.
 
-use contract::{CallId, EngineId, EngineImage, MessageId, ProductId, Timestamp, TurnId};
+use contract::{CallId, EngineId, EngineImage, GrantId, HitlId, MessageId, ProductId, Timestamp, TurnId};
 use serde_json::Value;
 
 /// An engine as the listing shows it.
@@ -13,6 +13,16 @@ pub(crate) const PROVISIONED: &str = "engine_id:engine user_id:text status:text 
 /// The answer of register.
 pub(crate) const REGISTERED: &str = "product_id:product slug:text display_name:text policy:object created_at:time \
      platform_api_key:platform-key";
+
+/// A request that waits for a person.
+pub(crate) const HITL_REQUEST: &str = "request_id:hitl task_id:text kind:text question:text created_at:time";
+/// What a person has allowed for good.
+pub(crate) const GRANT: &str = "id:grant tool:text scope:text task_id?:text prefix?:text created_at:time";
+/// A task as the list shows it.
+pub(crate) const TASK_SUMMARY: &str = "task_id:text status:text message_count:int updated_at:time";
+/// A message of a task.
+pub(crate) const TASK_MESSAGE: &str =
+    "message_id:message role:text content:text|array created_at:time superseded?:bool";
 
 /// Asserts that `value` is an object with exactly these fields, each of its type. `fields` is a list of
 /// `name:type`, where a type may be a choice (`url|null`) and a name that may be absent ends with `?`.
@@ -54,6 +64,8 @@ pub(crate) fn assert_event(kind: &str, data: &Value) {
         "content_block_stop" => "index:int",
         "tool_call" => "tool_call_id:call tool:text input:object",
         "tool_result" => "tool_call_id:call tool:text output:text error?:text duration_ms:int",
+        "hitl_request" => "request_id:hitl kind:text question:text created_at:time options?:array",
+        "hitl_resolved" => "request_id:hitl answer:text",
         "working_memory_update" => "key:text value:any",
         "compaction_event" => "reason:text messages_collapsed:int tokens_before:int tokens_after:int",
         "usage" => {
@@ -86,6 +98,8 @@ fn is(one: &str, value: &Value) -> bool {
         "turn" => text.is_some_and(|text| text.parse::<TurnId>().is_ok()),
         "message" => text.is_some_and(|text| text.parse::<MessageId>().is_ok()),
         "call" => text.is_some_and(|text| text.parse::<CallId>().is_ok()),
+        "hitl" => text.is_some_and(|text| text.parse::<HitlId>().is_ok()),
+        "grant" => text.is_some_and(|text| text.parse::<GrantId>().is_ok()),
         "image" => text.is_some_and(|text| text.parse::<EngineImage>().is_ok()),
         "engine-key" => text.is_some_and(|text| is_key("sk-svc-", text)),
         "platform-key" => text.is_some_and(|text| is_key("pk-svc-", text)),

@@ -53,6 +53,11 @@ impl LoneEngine {
         self.home.path().join("brain.sqlite")
     }
 
+    /// The folder of the agent's files.
+    pub(crate) fn workspace(&self) -> PathBuf {
+        self.home.path().join("workspace")
+    }
+
     /// Begins the engine.
     pub(crate) fn launch(&self) -> Program {
         self.home.run(&["engine"], &self.variables)

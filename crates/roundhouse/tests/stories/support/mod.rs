@@ -1,10 +1,12 @@
 //! What the stories share: a place to run the binary in, clients of both services, and the contract's forms.
 
+pub(crate) mod calls;
 pub(crate) mod fleet;
 pub(crate) mod form;
 pub(crate) mod home;
 pub(crate) mod http;
 pub(crate) mod lone_engine;
+pub(crate) mod model;
 pub(crate) mod ports;
 pub(crate) mod processes;
 pub(crate) mod sse;
@@ -19,6 +21,7 @@ pub(crate) use form::assert_fields;
 pub(crate) use home::{Ended, Home, Program};
 pub(crate) use http::Answer;
 pub(crate) use lone_engine::LoneEngine;
+pub(crate) use model::Rig;
 pub(crate) use sse::{Event, EventStream};
 
 /// The longest that anything may take which is to happen. Generous: the machine may be busy.

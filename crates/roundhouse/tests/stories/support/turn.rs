@@ -99,3 +99,15 @@ pub(crate) fn errored(events: &[Event]) -> &Value {
     assert_eq!((errored.phase(), error.kind.as_str()), (Some("errored"), "error"), "{events:#?}");
     &error.data
 }
+
+/// Asserts that a turn was cancelled.
+#[track_caller]
+pub(crate) fn cancelled(events: &[Event]) {
+    assert_whole(events);
+    assert_eq!(events.last().unwrap().phase(), Some("cancelled"), "{events:#?}");
+}
+
+/// The events of a type.
+pub(crate) fn of_kind<'a>(events: &'a [Event], kind: &str) -> Vec<&'a Event> {
+    events.iter().filter(|event| event.kind == kind).collect()
+}

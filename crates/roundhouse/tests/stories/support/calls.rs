@@ -1,0 +1,148 @@
+//! The engine's endpoints beside `/execute` and its replay, as a client calls them. Answers are held against their
+//! documented form.
+
+use reqwest::Method;
+use serde_json::{Value, json};
+
+use super::form::{GRANT, HITL_REQUEST, TASK_MESSAGE, TASK_SUMMARY};
+use super::http::{ask, segment};
+use super::turn::completed;
+use super::{Answer, Engine, Event, EventStream, assert_fields};
+
+/// The body of a turn that is not planned.
+pub(crate) fn message(task: &str, message: &str) -> Value {
+    json!({"task_id": task, "message": message, "direct": true})
+}
+
+/// `body` with more fields.
+pub(crate) fn with(mut body: Value, fields: Value) -> Value {
+    let Value::Object(fields) = fields else { panic!("not an object: {fields}") };
+    body.as_object_mut().unwrap().extend(fields);
+    body
+}
+
+impl Engine {
+    pub(crate) async fn get(&self, path: &str) -> Answer {
+        ask(self.request(Method::GET, path)).await
+    }
+
+    pub(crate) async fn post(&self, path: &str, body: &Value) -> Answer {
+        ask(self.request(Method::POST, path).json(body)).await
+    }
+
+    pub(crate) async fn delete(&self, path: &str) -> Answer {
+        ask(self.request(Method::DELETE, path)).await
+    }
+
+    /// A whole turn that is not planned and goes well: its events.
+    pub(crate) async fn tell(&self, task: &str, text: &str) -> Vec<Event> {
+        self.tell_with(&message(task, text)).await
+    }
+
+    /// A whole turn that goes well: its events.
+    pub(crate) async fn tell_with(&self, body: &Value) -> Vec<Event> {
+        let events = self.execute_with(body).await.rest().await;
+        completed(&events);
+        events
+    }
+
+    /// Begins a turn and reads until a person is asked.
+    pub(crate) async fn until_asked(&self, body: &Value) -> (EventStream, Event) {
+        let mut stream = self.execute_with(body).await;
+        let request = stream.asked().await;
+        (stream, request)
+    }
+
+    /// A request for a turn that must be refused.
+    pub(crate) async fn execute_refused(&self, body: &Value) -> Answer {
+        self.post("/execute", body).await
+    }
+
+    pub(crate) async fn cancel(&self, task: &str) -> Answer {
+        self.post("/execute/cancel", &json!({"task_id": task})).await
+    }
+
+    pub(crate) async fn steer(&self, task: &str, message: &str) -> Answer {
+        self.post("/execute/steer", &json!({"task_id": task, "message": message})).await
+    }
+
+    /// Answers what a task waits for.
+    pub(crate) async fn respond(&self, task: &str, answer: &str) -> Answer {
+        self.respond_with(&json!({"task_id": task, "answer": answer})).await
+    }
+
+    pub(crate) async fn respond_with(&self, body: &Value) -> Answer {
+        self.post("/hitl/respond", body).await
+    }
+
+    /// What waits for a person.
+    pub(crate) async fn pending(&self) -> Vec<Value> {
+        self.listed("/hitl/pending", "pending", HITL_REQUEST).await
+    }
+
+    /// What a person has allowed for good.
+    pub(crate) async fn grants(&self) -> Vec<Value> {
+        self.listed("/hitl/grants", "grants", GRANT).await
+    }
+
+    /// The messages of a task.
+    pub(crate) async fn messages(&self, task: &str) -> Vec<Value> {
+        self.listed(&task_path(task), "messages", TASK_MESSAGE).await
+    }
+
+    /// The tasks, and how many there are in all.
+    pub(crate) async fn tasks(&self, query: &str) -> (Vec<Value>, u64) {
+        let list = self.get(&format!("/tasks{query}")).await.ok("tasks:array total:int");
+        let tasks = list["tasks"].as_array().unwrap().clone();
+        for task in &tasks {
+            assert_fields(task, TASK_SUMMARY);
+        }
+        (tasks, list["total"].as_u64().unwrap())
+    }
+
+    /// The status of a task.
+    pub(crate) async fn task_status(&self, task: &str) -> String {
+        let (tasks, _) = self.tasks("?limit=1000").await;
+        let found = tasks.iter().find(|one| one["task_id"] == task);
+        found.unwrap_or_else(|| panic!("{task:?} is not listed"))["status"].as_str().unwrap().to_owned()
+    }
+
+    async fn listed(&self, path: &str, field: &str, form: &str) -> Vec<Value> {
+        let list = self.get(path).await.ok(&format!("{field}:array"));
+        let entries = list[field].as_array().unwrap().clone();
+        for entry in &entries {
+            assert_fields(entry, form);
+        }
+        entries
+    }
+}
+
+impl EventStream {
+    /// Reads until a person is asked.
+    pub(crate) async fn asked(&mut self) -> Event {
+        self.until("a hitl_request", |event| event.kind == "hitl_request").await
+    }
+}
+
+/// The path of a task.
+fn task_path(task: &str) -> String {
+    format!("/tasks/{}", segment(task))
+}
+
+/// Who says what in listed messages.
+pub(crate) fn said(messages: &[Value]) -> Vec<(&str, &str)> {
+    messages
+        .iter()
+        .map(|message| (message["role"].as_str().unwrap(), message["content"].as_str().unwrap_or("(blocks)")))
+        .collect()
+}
+
+/// The id of the message that began a turn.
+pub(crate) fn message_id(events: &[Event]) -> &str {
+    events[0].data["message_id"].as_str().unwrap()
+}
+
+/// The id of the message that ended a turn.
+pub(crate) fn answer_id(events: &[Event]) -> &str {
+    events.last().unwrap().data["answer_message_id"].as_str().unwrap()
+}

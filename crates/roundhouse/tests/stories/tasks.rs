@@ -1,0 +1,239 @@
+//! Story 11: the tasks of an engine are listed, shown and deleted.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use contract::Timestamp;
+use serde_json::{Value, json};
+use strict_provider::{Gate, Reply};
+
+use crate::support::calls::{answer_id, message, message_id, said, with};
+use crate::support::http::{ask_raw, segment};
+use crate::support::model::{Act as _, PICTURE, note, question, reached, write};
+use crate::support::turn::completed;
+use crate::support::{Answer, Engine, LoneEngine, Rig};
+
+fn names(tasks: &[Value]) -> Vec<&str> {
+    tasks.iter().map(|task| task["task_id"].as_str().unwrap()).collect()
+}
+
+fn time(value: &Value) -> Timestamp {
+    value.as_str().unwrap().parse().unwrap()
+}
+
+/// Asserts that a time is of this moment; the clock of a task may run 2 s ahead.
+#[track_caller]
+fn assert_recent(at: Timestamp) {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis();
+    let age = i64::try_from(now).unwrap() - at.unix_ms();
+    assert!((-2_000..30_000).contains(&age), "{at} is {age} ms old");
+}
+
+/// A request whose path nobody tidies up.
+async fn raw(engine: &Engine, head: &str) -> Answer {
+    ask_raw(&engine.url, head, &[("x-engine-key", &engine.key)], b"").await
+}
+
+#[tokio::test]
+async fn a_new_engine_has_no_tasks() {
+    let place = LoneEngine::new();
+    let (_program, engine) = place.start().await;
+    assert_eq!(engine.get("/tasks").await.body, json!({"tasks": [], "total": 0}));
+    for head in ["GET /tasks/unknown", "DELETE /tasks/unknown"] {
+        raw(&engine, head).await.refused(404, "TASK_NOT_FOUND");
+    }
+    for (head, key) in [("GET /tasks", ""), ("GET /tasks/unknown", "wrong"), ("DELETE /tasks/unknown", "")] {
+        ask_raw(&engine.url, head, &[("x-engine-key", key)], b"").await.refused(401, "INVALID_ENGINE_KEY");
+    }
+}
+
+#[tokio::test]
+async fn tasks_are_listed_the_one_changed_last_first() {
+    let rig = Rig::new([]).await;
+    for task in ["one", "two", "three", "one"] {
+        rig.engine.tell(task, "Hello!").await;
+    }
+    let (all, total) = rig.engine.tasks("").await;
+    assert_eq!((names(&all), total), (vec!["one", "three", "two"], 3));
+    for (task, count) in all.iter().zip([4, 2, 2]) {
+        assert_eq!((&task["status"], &task["message_count"]), (&json!("idle"), &json!(count)), "{task}");
+        assert_recent(time(&task["updated_at"]));
+    }
+    assert!(all.is_sorted_by(|a, b| time(&a["updated_at"]) >= time(&b["updated_at"])), "{all:?}");
+
+    assert_eq!(rig.engine.tasks("?limit=2").await, (all[..2].to_vec(), 3));
+    assert_eq!(rig.engine.tasks("?offset=1").await, (all[1..].to_vec(), 3));
+    assert_eq!(rig.engine.tasks("?limit=1&offset=1").await, (all[1..2].to_vec(), 3));
+    assert_eq!(rig.engine.tasks("?limit=1000&offset=3").await, (Vec::new(), 3));
+    for (field, query) in [
+        ("limit", "limit=0"),
+        ("limit", "limit=1001"),
+        ("limit", "limit=-1"),
+        ("limit", "limit=x"),
+        ("offset", "offset=-1"),
+        ("offset", "offset=1.5"),
+    ] {
+        let answer = rig.engine.get(&format!("/tasks?{query}")).await;
+        assert!(answer.refused(400, "INVALID_REQUEST").contains(field), "{query}");
+    }
+}
+
+#[tokio::test]
+async fn fifty_tasks_are_listed_where_nobody_says_how_many() {
+    let rig = Rig::new([]).await;
+    for number in 0..51 {
+        rig.engine.tell(&format!("task-{number}"), "Hello!").await;
+    }
+    let (tasks, total) = rig.engine.tasks("").await;
+    assert_eq!((tasks.len(), total), (50, 51));
+    assert_eq!((names(&tasks)[0], names(&tasks)[49]), ("task-50", "task-1"));
+}
+
+#[tokio::test]
+async fn a_task_shows_whether_it_is_idle_runs_or_waits_for_a_person() {
+    let gate = Gate::new();
+    let asks = question("Which colour?").hold(1, &gate);
+    let rig = Rig::new([asks, Reply::of_text("Green, then.")]).await;
+    let mut stream = rig.engine.execute_with(&message("task", "Paint it.")).await;
+    reached(&gate).await;
+    assert_eq!(rig.engine.task_status("task").await, "running");
+    gate.release();
+    stream.asked().await;
+    assert_eq!(rig.engine.task_status("task").await, "paused");
+    rig.engine.execute_refused(&message("task", "Hurry.")).await.refused(409, "TASK_BUSY");
+    rig.engine.respond("task", "Green.").await.ok("status:text request_id:hitl");
+    completed(&stream.rest().await);
+    assert_eq!(rig.engine.task_status("task").await, "idle");
+}
+
+#[tokio::test]
+async fn the_messages_of_a_task_are_listed_in_their_order() {
+    let rig = Rig::new(["Hello Ada.", "You are Ada."].map(Reply::of_text)).await;
+    let first = rig.engine.tell("task", "I am Ada.").await;
+    let second = rig.engine.tell("task", "Who am I?").await;
+    rig.engine.tell("other", "Something else.").await;
+
+    let messages = rig.engine.messages("task").await;
+    let expected = [
+        (message_id(&first), "user", "I am Ada."),
+        (answer_id(&first), "assistant", "Hello Ada."),
+        (message_id(&second), "user", "Who am I?"),
+        (answer_id(&second), "assistant", "You are Ada."),
+    ];
+    let times: Vec<Timestamp> = messages.iter().map(|message| time(&message["created_at"])).collect();
+    let expected: Vec<Value> = expected
+        .iter()
+        .zip(&times)
+        .map(|((id, role, content), at)| {
+            json!({"message_id": id, "role": role, "content": content, "created_at": at.to_string()})
+        })
+        .collect();
+    assert_eq!(messages, expected);
+    assert!(times.is_sorted(), "{times:?}");
+    times.iter().copied().for_each(assert_recent);
+
+    let rig = rig.kill_and_start().await;
+    assert_eq!(rig.engine.messages("task").await, expected);
+    assert_eq!(rig.engine.tasks("?limit=1&offset=1").await.0[0]["message_count"], 4);
+}
+
+#[tokio::test]
+async fn what_is_more_than_a_text_is_listed_as_blocks() {
+    let rig =
+        Rig::new([Reply::new().text("A moment.").notes("colour", "green"), Reply::of_text("Noted.")]).await;
+    let picture = json!([{"type": "image", "media_type": "image/png", "data": PICTURE}]);
+    rig.engine.tell_with(&with(message("task", "What is this?"), json!({"media": picture}))).await;
+
+    let messages = rig.engine.messages("task").await;
+    let types = |message: &Value| -> Vec<String> {
+        let blocks = message["content"].as_array().unwrap_or_else(|| panic!("no blocks: {message}"));
+        blocks.iter().map(|block| block["type"].as_str().unwrap().to_owned()).collect()
+    };
+    let mut asked = types(&messages[0]);
+    asked.sort();
+    assert_eq!((&messages[0]["role"], asked), (&json!("user"), vec!["image".to_owned(), "text".to_owned()]));
+    assert!(messages[0].to_string().contains("What is this?"), "{}", messages[0]);
+    assert_eq!(
+        (&messages[1]["role"], types(&messages[1])),
+        (&json!("assistant"), vec!["text".to_owned(), "tool_use".to_owned(), "tool_result".to_owned()])
+    );
+    let all = Value::from(messages.clone()).to_string();
+    assert!(all.contains("tool_result") && all.contains("working_memory_set"), "{all}");
+    assert!(!all.contains(&PICTURE[..40]), "the data of media is not listed: {all}");
+    let last = messages.last().unwrap();
+    assert_eq!((&last["role"], &last["content"]), (&json!("assistant"), &json!("Noted.")));
+    let count = rig.engine.tasks("").await.0[0]["message_count"].as_u64();
+    assert_eq!(count, Some(u64::try_from(messages.len()).unwrap()), "as many as are listed");
+}
+
+#[tokio::test]
+async fn any_text_can_name_a_task_in_a_path() {
+    let rig = Rig::new([]).await;
+    let odd = ["a/b", "50%", "%2F", "🦀 crab", " ", "..", ".", "a?b#c&d=e", "grün\n\0", &"x".repeat(1_024)];
+    for task in odd {
+        rig.engine.tell(task, &format!("I am {task:?}.")).await;
+    }
+    assert_eq!(rig.engine.tasks("").await.1, 10);
+    for task in odd {
+        let path = format!("/tasks/{}", segment(task));
+        let messages = raw(&rig.engine, &format!("GET {path}")).await.ok("messages:array");
+        assert_eq!(messages["messages"][0]["content"], format!("I am {task:?}."));
+        let deleted = raw(&rig.engine, &format!("DELETE {path}")).await;
+        assert_eq!(deleted.ok("status:text"), json!({"status": "deleted"}), "{task:?}");
+        raw(&rig.engine, &format!("GET {path}")).await.refused(404, "TASK_NOT_FOUND");
+    }
+    assert_eq!(rig.engine.tasks("").await, (Vec::new(), 0));
+    for malformed in ["%", "%zz", "%F", "%FF", "a%C3"] {
+        raw(&rig.engine, &format!("GET /tasks/{malformed}")).await.refused(400, "INVALID_REQUEST");
+        raw(&rig.engine, &format!("DELETE /tasks/{malformed}")).await.refused(400, "INVALID_REQUEST");
+    }
+    raw(&rig.engine, "GET /tasks/a/b").await.refused(404, "NOT_FOUND");
+    raw(&rig.engine, "POST /tasks").await.refused(405, "METHOD_NOT_ALLOWED");
+    raw(&rig.engine, "POST /tasks/a").await.refused(405, "METHOD_NOT_ALLOWED");
+}
+
+#[tokio::test]
+async fn of_a_deleted_task_nothing_is_left() {
+    let rig = Rig::new([]).await;
+    rig.engine.tell("kept", "Stay.").await;
+    rig.provider.enqueue_all([note("word", "quicksilver"), Reply::of_text("Noted.")]);
+    rig.engine.tell("task", "The word is quicksilver.").await;
+    rig.engine.tell("task", "What is the word?").await;
+
+    assert_eq!(rig.engine.delete("/tasks/task").await.ok("status:text"), json!({"status": "deleted"}));
+    assert_gone(&rig.engine).await;
+    let rig = rig.kill_and_start().await;
+    assert_gone(&rig.engine).await;
+
+    let fresh = rig.engine.tell("task", "Hello, who is there?").await;
+    rig.told().has(&["Hello, who is there?"]).lacks(&["quicksilver", "Noted.", "What is the word?"]);
+    assert_eq!(said(&rig.engine.messages("task").await).len(), 2);
+    assert_eq!(rig.engine.replay("task", 0).await.rest().await, fresh);
+    assert_eq!(said(&rig.engine.messages("kept").await)[0], ("user", "Stay."));
+}
+
+/// Asserts that there is no trace of `task`, while `kept` is there.
+async fn assert_gone(engine: &Engine) {
+    engine.get("/tasks/task").await.refused(404, "TASK_NOT_FOUND");
+    engine.delete("/tasks/task").await.refused(404, "TASK_NOT_FOUND");
+    engine.get("/execute/replay?task_id=task").await.refused(404, "TASK_NOT_FOUND");
+    engine.cancel("task").await.refused(404, "TASK_NOT_FOUND");
+    let (tasks, total) = engine.tasks("").await;
+    assert_eq!((names(&tasks), total), (vec!["kept"], 1));
+}
+
+#[tokio::test]
+async fn a_task_that_runs_or_waits_cannot_be_deleted() {
+    let gate = Gate::new();
+    let rig = Rig::new([write("notes.txt").hold(1, &gate), Reply::of_text("Written.")]).await;
+    let mut stream = rig.engine.execute_with(&message("task", "Write.")).await;
+    reached(&gate).await;
+    rig.engine.delete("/tasks/task").await.refused(409, "TASK_BUSY");
+    gate.release();
+    stream.asked().await;
+    rig.engine.delete("/tasks/task").await.refused(409, "TASK_BUSY");
+    assert_eq!(rig.engine.pending().await.len(), 1, "the refusal disturbs nothing");
+    rig.engine.respond("task", "yes").await.ok("status:text request_id:hitl");
+    completed(&stream.rest().await);
+    rig.engine.delete("/tasks/task").await.ok("status:text");
+    rig.engine.get("/tasks/task").await.refused(404, "TASK_NOT_FOUND");
+}
