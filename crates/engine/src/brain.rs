@@ -5,6 +5,7 @@
 //! two engines ever write one brain.
 
 mod checkpoint;
+mod journal;
 mod read;
 mod rows;
 mod schema;
@@ -23,6 +24,7 @@ use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension as _};
 use service::clock::{Clock as _, SystemClock};
 use service::lock::{FileLock, Holder, LockError};
 
+pub use journal::{Journal, JournalError};
 pub use read::{BlockCounts, OpenTurn, Pending, RequestedTurn, StoredEvent, StoredStep};
 pub(crate) use rows::json;
 pub use rows::{Cut, NewGrant, NewTurn, RequestName, Rows};

@@ -1,25 +1,36 @@
 //! `roundhouse chat`: a conversation with a user's engine in the terminal.
 
-use std::io::{self, BufRead as _, IsTerminal as _, Write};
-use std::path::{Path, PathBuf};
-use std::time::Duration;
+mod answer;
+mod input;
+mod screen;
+
+use std::ops::ControlFlow;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
-use contract::event::{BlockType, Event, Lifecycle, SentEvent};
-use contract::{ErrorCode, PlatformKey, TaskId, UserId};
+use contract::engine::PendingRequest;
+use contract::event::{Event, HitlRequest, HitlResolved, SentEvent};
+use contract::{ClientRequestId, ErrorCode, HitlId, TaskId, UserId};
 use futures::StreamExt as _;
 use reqwest::Url;
 use service::clock::{Clock as _, SystemClock};
 use service::signals::{Asked, Endings};
-use tokio::sync::mpsc;
+use uuid::Uuid;
 
+use self::input::Input;
+use self::screen::Screen;
+use crate::access;
 use crate::client::{ClientError, Engine, Events, Orchestrator};
 use crate::error::Failure;
+use crate::terminal::on_one_line;
 use crate::up::folder::Folder;
 
 /// How often a broken stream is taken up again before giving up, and how long to wait in between.
 const RECONNECTS: u32 = 20;
 const RECONNECT_PAUSE: Duration = Duration::from_millis(500);
+/// How often a message or an answer is sent again that may not have arrived.
+const RESENDS: u32 = 3;
 
 /// Arguments of `roundhouse chat`.
 #[derive(clap::Args)]
@@ -39,41 +50,15 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: Args) -> Result<(), Failure> {
-    let user = UserId::new(args.user).map_err(|error| Failure::usage(format!("--user: {error}")))?;
-    // A URL cannot carry these two as they are.
-    if matches!(user.as_str(), "." | "..") {
-        return Err(Failure::usage("--user: `.` and `..` cannot be talked to from here"));
-    }
+    let user = access::user(args.user)?;
     let task = TaskId::new(args.task).map_err(|error| Failure::usage(format!("--task: {error}")))?;
     let folder = Folder::at(args.dir.as_deref()).map_err(Failure::usage)?;
-    let (url, key) = access(folder.path(), args.url)?;
+    let orchestrator = access::orchestrator(&folder, args.url)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let result = runtime.block_on(Chat::begin(Orchestrator::new(url, key)?, user, task));
+    let result = runtime.block_on(Chat::begin(orchestrator, user, task));
     // The thread that reads the terminal cannot be woken; it must not keep the program.
     runtime.shutdown_background();
     result
-}
-
-/// The address and key that `up` left in its folder; a product of one's own is used through the environment.
-fn access(folder: &Path, url: Option<Url>) -> Result<(Url, PlatformKey), Failure> {
-    let read = |file: &str| {
-        let path = folder.join(file);
-        std::fs::read_to_string(&path).map(|text| text.trim().to_owned()).map_err(|error| {
-            Failure::usage(format!(
-                "{} cannot be read ({error}): run `roundhouse up` first, or name its folder with --dir",
-                path.display()
-            ))
-        })
-    };
-    let key = match std::env::var("ROUNDHOUSE_PLATFORM_KEY") {
-        Ok(key) => key,
-        Err(_) => read(crate::up::folder::PLATFORM_KEY)?,
-    };
-    let url = match url {
-        Some(url) => url,
-        None => Url::parse(&read(crate::up::folder::ADDRESS)?).context("the address in the folder")?,
-    };
-    Ok((url, PlatformKey::from_text(key)))
 }
 
 struct Chat {
@@ -82,10 +67,21 @@ struct Chat {
     user: UserId,
     task: TaskId,
     screen: Screen,
+    input: Input,
     /// The newest event seen.
     seen: i64,
     /// Whether a turn was left to itself and its end not seen.
     left: bool,
+    /// What the agent waits for an answer to.
+    question: Option<Question>,
+    /// The last request that was answered here.
+    answered: Option<HitlId>,
+}
+
+/// A request that waits for an answer from here.
+struct Question {
+    request: HitlRequest,
+    shown_at: Instant,
 }
 
 /// How far a stream is shown.
@@ -97,28 +93,63 @@ enum Until {
     EndOfStream,
 }
 
+/// What ended the showing of a turn.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum End {
+    /// Its own end.
+    Turn,
+    /// The agent asks, and there is no more input to answer with.
+    Input,
+}
+
+/// What comes next while a turn is shown.
+enum Next {
+    Event(Option<anyhow::Result<SentEvent>>),
+    Answer(Option<String>),
+}
+
 impl Chat {
     async fn begin(orchestrator: Orchestrator, user: UserId, task: TaskId) -> Result<(), Failure> {
         let mut endings = Endings::listen().context("signals cannot be listened for")?;
-        let engine = tokio::select! {
-            engine = orchestrator.admit(&user) => engine?,
+        let opened = async {
+            let engine = orchestrator.admit(&user).await?;
+            let pending = engine.pending().await?;
+            Ok::<_, ClientError>((engine, pending))
+        };
+        let (engine, pending) = tokio::select! {
+            opened = opened => opened?,
             _ = endings.asked() => return Ok(()),
         };
-        // What was said before this chat is not for its screen.
-        let seen = SystemClock::new().now().unix_ms();
+        let waiting = pending.iter().find(|waiting| waiting.task_id == task);
         let screen = Screen::new();
         screen.note(&format!(
-            "{user}'s engine, conversation `{task}`. Ctrl-D ends, Ctrl-C leaves a turn to itself."
+            "{user}'s engine, conversation `{}`. Ctrl-D ends, Ctrl-C leaves a turn to itself.",
+            on_one_line(task.as_str(), usize::MAX)
         ));
-        Self { orchestrator, engine, user, task, screen, seen, left: false }.converse(endings).await
+        let chat = Self {
+            orchestrator,
+            engine,
+            user,
+            task,
+            screen,
+            input: Input::read(),
+            seen: begin_at(waiting),
+            left: waiting.is_some(),
+            question: None,
+            answered: None,
+        };
+        chat.converse(endings).await
     }
 
     async fn converse(mut self, mut endings: Endings) -> Result<(), Failure> {
-        let mut lines = lines();
+        // What waits for an answer comes before anything new.
+        if self.left && self.run(None, &mut endings).await.is_break() {
+            return Ok(());
+        }
         loop {
             self.screen.prompt();
-            let line = tokio::select! {
-                line = lines.recv() => line,
+            let message = tokio::select! {
+                message = self.input.message() => message,
                 asked = endings.asked() => match asked {
                     Asked::Interrupt => {
                         self.screen.note("\nCtrl-D ends.");
@@ -127,76 +158,149 @@ impl Chat {
                     Asked::Terminate | Asked::Hangup => None,
                 },
             };
-            let Some(line) = line else { return Ok(()) };
-            if line.trim().is_empty() {
+            let Some(message) = message else { return Ok(()) };
+            if message.trim().is_empty() {
                 continue;
             }
-            let said = tokio::select! {
-                said = self.say(&line) => Ok(said),
-                asked = endings.asked() => Err(asked),
-            };
-            match said {
-                Ok(Ok(())) => {}
-                Ok(Err(error)) => self.screen.problem(&format!("{error:#}")),
-                Err(Asked::Interrupt) => {
-                    self.left = true;
-                    self.screen
-                        .note("\nThe turn goes on without you; your next message shows the rest first.");
-                }
-                Err(Asked::Terminate | Asked::Hangup) => return Ok(()),
+            if self.run(Some(&message), &mut endings).await.is_break() {
+                return Ok(());
             }
         }
     }
 
-    /// Sends a message and shows the turn; first the rest of one that was left to itself.
-    async fn say(&mut self, message: &str) -> anyhow::Result<()> {
-        if self.left {
-            self.catch_up().await?;
+    /// Sends a message, if there is one, and shows what comes of it. Breaks if the conversation is over.
+    async fn run(&mut self, message: Option<&str>, endings: &mut Endings) -> ControlFlow<()> {
+        let said = tokio::select! {
+            said = self.say(message) => Ok(said),
+            asked = endings.asked() => Err(asked),
+        };
+        match said {
+            Ok(Ok(End::Turn)) => {}
+            Ok(Ok(End::Input)) => {
+                self.screen.note(
+                    "The agent waits for an answer: `roundhouse chat` in this conversation asks again, and \
+                     POST /hitl/respond takes it.",
+                );
+                return ControlFlow::Break(());
+            }
+            Ok(Err(error)) => self.screen.problem(&format!("{error:#}")),
+            Err(Asked::Interrupt) => {
+                self.left = true;
+                let turn =
+                    if self.question.is_some() { "waits for your answer" } else { "goes on without you" };
+                self.screen.note(&format!("\nThe turn {turn}; your next message shows the rest first."));
+            }
+            Err(Asked::Terminate | Asked::Hangup) => return ControlFlow::Break(()),
         }
-        let events = match self.engine.execute(&self.task, message).await {
+        ControlFlow::Continue(())
+    }
+
+    /// Shows the rest of a turn that was left to itself; then sends the message, if there is one, and shows its
+    /// turn.
+    async fn say(&mut self, message: Option<&str>) -> anyhow::Result<End> {
+        if self.left && self.catch_up(message).await? == End::Input {
+            return Ok(End::Input);
+        }
+        let Some(message) = message else { return Ok(End::Turn) };
+        // However often it is sent, it is said once.
+        let request = ClientRequestId::new(Uuid::now_v7().to_string())?;
+        let events = match self.send(message, &request).await {
             // Someone else talks to the same task.
             Err(ClientError::Refused { code: ErrorCode::TaskBusy, .. }) => {
-                self.catch_up().await?;
-                self.engine.execute(&self.task, message).await?
-            }
-            Err(ClientError::Failed(_)) => {
-                // Asleep, or moved to another port: the orchestrator knows.
-                self.engine = self.orchestrator.admit(&self.user).await?;
-                self.engine.execute(&self.task, message).await?
+                if self.catch_up(Some(message)).await? == End::Input {
+                    return Ok(End::Input);
+                }
+                self.send(message, &request).await?
             }
             events => events?,
         };
+        // Nothing of an earlier turn waits any more; what this one asks, its events tell.
+        self.question = None;
         self.show(events, Until::EndOfTurn).await
     }
 
-    /// Shows what has come of the task since the newest event seen, until no turn runs.
-    async fn catch_up(&mut self) -> anyhow::Result<()> {
-        self.screen.note("The rest of the turn before:");
-        match self.engine.replay(&self.task, self.seen).await {
-            Ok(rest) => self.show(rest, Until::EndOfStream).await?,
-            // It was left before it had begun.
-            Err(ClientError::Refused { code: ErrorCode::TaskNotFound, .. }) => {}
-            Err(error) => return Err(error.into()),
+    async fn send(&mut self, message: &str, request: &ClientRequestId) -> Result<Events, ClientError> {
+        let mut resends = 0;
+        loop {
+            match self.engine.execute(&self.task, message, request).await {
+                Err(error) => self.recover(error, &mut resends).await?,
+                events => return events,
+            }
         }
-        self.left = false;
+    }
+
+    /// Gets ready to send something again that failed, unless that is in vain.
+    async fn recover(&mut self, error: ClientError, resends: &mut u32) -> Result<(), ClientError> {
+        if matches!(error, ClientError::Refused { .. }) || *resends == RESENDS {
+            return Err(error);
+        }
+        if *resends > 0 {
+            tokio::time::sleep(RECONNECT_PAUSE).await;
+        }
+        *resends += 1;
+        // Asleep, or moved to another port: the orchestrator knows.
+        self.engine = self.orchestrator.admit(&self.user).await?;
         Ok(())
     }
 
-    /// Shows a stream to its end, over breaks and restarts of the engine.
-    async fn show(&mut self, mut events: Events, until: Until) -> anyhow::Result<()> {
+    /// Shows what has come of the task since the newest event seen, until no turn runs. `message` waits for that.
+    async fn catch_up(&mut self, message: Option<&str>) -> anyhow::Result<End> {
+        self.screen.note("The rest of the turn before:");
+        let mut resends = 0;
+        let rest = loop {
+            match self.rest().await {
+                Ok(rest) => break rest,
+                Err(error) => self.recover(error, &mut resends).await?,
+            }
+        };
+        let end = match rest {
+            Some(rest) => self.show(rest, Until::EndOfStream).await?,
+            None => End::Turn,
+        };
+        self.left = false;
+        if end == End::Input && message.is_some() {
+            self.screen.note("Your message was not sent.");
+        }
+        Ok(end)
+    }
+
+    /// The events since the newest one seen; none if the turn was left before it had begun.
+    async fn rest(&mut self) -> Result<Option<Events>, ClientError> {
+        let rest = match self.engine.replay(&self.task, self.seen).await {
+            Err(ClientError::Refused { code: ErrorCode::TaskNotFound, .. }) => return Ok(None),
+            rest => rest?,
+        };
+        // A question that was shown and left is not in the rest.
+        if let Some(request) = self.question.as_ref().map(|question| question.request.clone()) {
+            self.ask(&request).await?;
+        }
+        Ok(Some(rest))
+    }
+
+    /// Shows a stream to its end, over breaks and restarts of the engine, and has answered what the agent asks.
+    async fn show(&mut self, mut events: Events, until: Until) -> anyhow::Result<End> {
         let mut reconnects = 0;
         loop {
-            match events.next().await {
-                Some(Ok(event)) => {
-                    reconnects = 0;
-                    self.seen = self.seen.max(event.ts);
-                    self.screen.show(&event);
-                    if event.event.ends_turn() && until == Until::EndOfTurn {
-                        return Ok(());
-                    }
+            let asked_at = self.question.as_ref().map(|question| question.shown_at);
+            let next = tokio::select! {
+                // What has happened may be that someone else answered.
+                biased;
+                event = events.next() => Next::Event(event),
+                line = self.input.answer(asked_at) => Next::Answer(line),
+            };
+            match next {
+                Next::Answer(Some(line)) => self.answer(&line).await?,
+                Next::Answer(None) => return Ok(End::Input),
+                Next::Event(Some(Ok(event))) => match self.take(&event).await {
+                    Ok(()) if event.event.ends_turn() && until == Until::EndOfTurn => return Ok(End::Turn),
+                    Ok(()) => reconnects = 0,
+                    Err(_) => events = self.reconnect(&mut reconnects).await?,
+                },
+                // A turn that waits has not ended: the engine has.
+                Next::Event(None) if until == Until::EndOfStream && self.question.is_none() => {
+                    return Ok(End::Turn);
                 }
-                None if until == Until::EndOfStream => return Ok(()),
-                Some(Err(_)) | None => events = self.reconnect(&mut reconnects).await?,
+                Next::Event(Some(Err(_)) | None) => events = self.reconnect(&mut reconnects).await?,
             }
         }
     }
@@ -218,92 +322,83 @@ impl Chat {
             }
         }
     }
-}
 
-/// Lines from standard input, read on a thread of their own.
-fn lines() -> mpsc::Receiver<String> {
-    let (sender, receiver) = mpsc::channel(1);
-    std::thread::spawn(move || {
-        for line in io::stdin().lock().lines() {
-            let Ok(line) = line else { return };
-            if sender.blocking_send(line).is_err() {
-                return;
-            }
-        }
-    });
-    receiver
-}
-
-/// The terminal: the conversation on standard output, all else on standard error.
-struct Screen {
-    colours: bool,
-    interactive: bool,
-    /// Whether the open block is one of text.
-    streaming: bool,
-}
-
-const DIM: &str = "\x1b[2m";
-const RED: &str = "\x1b[31m";
-const PLAIN: &str = "\x1b[0m";
-
-impl Screen {
-    fn new() -> Self {
-        let terminal = io::stdout().is_terminal();
-        Self {
-            colours: terminal && std::env::var_os("NO_COLOR").is_none(),
-            interactive: terminal && io::stdin().is_terminal(),
-            streaming: false,
-        }
-    }
-
-    /// Writes; a terminal that is gone is noticed by the next read.
-    fn write(&self, mut to: impl Write, style: &str, text: &str) {
-        let result = if self.colours { write!(to, "{style}{text}{PLAIN}") } else { write!(to, "{text}") };
-        let _ = result.and_then(|()| to.flush());
-    }
-
-    fn prompt(&self) {
-        if self.interactive {
-            self.write(io::stdout(), "", "\n> ");
-        }
-    }
-
-    fn note(&self, text: &str) {
-        self.write(io::stderr(), DIM, &format!("{text}\n"));
-    }
-
-    fn problem(&self, text: &str) {
-        self.write(io::stderr(), RED, &format!("{text}\n"));
-    }
-
-    fn show(&mut self, event: &SentEvent) {
+    /// Shows an event. One that fails has not been seen.
+    async fn take(&mut self, event: &SentEvent) -> Result<(), ClientError> {
         match &event.event {
-            Event::TextDelta(delta) => self.write(io::stdout(), "", &delta.text),
-            Event::ThinkingDelta(delta) => self.write(io::stdout(), DIM, &delta.text),
-            // A call is told by its own line, so only what was streamed is ended by one.
-            Event::ContentBlockStart(start) => self.streaming = start.block_type != BlockType::ToolUse,
-            Event::ContentBlockStop(_) if self.streaming => self.write(io::stdout(), "", "\n"),
-            Event::ToolCall(call) => {
-                self.write(io::stdout(), DIM, &format!("→ {} {}\n", call.tool, call.input));
-            }
-            Event::ToolResult(result) => {
-                let said = result.error.as_deref().unwrap_or(&result.output);
-                let first = said.lines().next().unwrap_or_default();
-                let more = if said.lines().nth(1).is_some() { " …" } else { "" };
-                self.write(io::stdout(), DIM, &format!("← {first}{more}\n"));
-            }
-            Event::Error(failure) => self.problem(&failure.message),
-            Event::ThreadLifecycle(Lifecycle::Retrying { .. }) => {
-                self.note("The answer was cut off; this is the whole of it anew:");
-            }
-            Event::ThreadLifecycle(_)
-            | Event::ContentBlockStop(_)
-            | Event::HitlRequest(_)
-            | Event::HitlResolved(_)
-            | Event::WorkingMemoryUpdate(_)
-            | Event::CompactionEvent(_)
-            | Event::Heartbeat(_)
-            | Event::Usage(_) => {}
+            Event::HitlRequest(request) => self.ask(request).await?,
+            Event::HitlResolved(resolved) => self.resolved(resolved),
+            // What was asked and not answered is of no use any more.
+            ended if ended.ends_turn() => self.question = None,
+            _ => {}
         }
+        self.screen.show(event);
+        self.seen = self.seen.max(event.ts);
+        Ok(())
+    }
+
+    /// Shows what the agent asks. A replay also tells what has been answered since: that is not asked again.
+    async fn ask(&mut self, request: &HitlRequest) -> Result<(), ClientError> {
+        let pending = self.engine.pending().await?;
+        self.screen.question(request);
+        self.question = None;
+        if pending.iter().any(|waiting| waiting.request_id == request.request_id) {
+            self.screen.ask(request);
+            self.question = Some(Question { request: request.clone(), shown_at: Instant::now() });
+        }
+        Ok(())
+    }
+
+    fn resolved(&mut self, resolved: &HitlResolved) {
+        let answer = on_one_line(&resolved.answer, usize::MAX);
+        if self.question.take_if(|question| question.request.request_id == resolved.request_id).is_some() {
+            self.screen.note(&format!("Someone else has answered: {answer}"));
+        } else if self.answered != Some(resolved.request_id) {
+            self.screen.note(&format!("Answered: {answer}"));
+        }
+    }
+
+    /// Answers the open question with a line of input, if it is an answer.
+    async fn answer(&mut self, line: &str) -> anyhow::Result<()> {
+        let Some(Question { request, .. }) = &self.question else { return Ok(()) };
+        let request_id = request.request_id;
+        let answer = match answer::read(request, line) {
+            Ok(answer) => answer,
+            Err(instead) => {
+                self.screen.note(&instead);
+                self.screen.prompt_answer();
+                return Ok(());
+            }
+        };
+        let mut resends = 0;
+        loop {
+            match self.engine.respond(&answer).await {
+                Ok(()) => {
+                    self.answered = Some(request_id);
+                    self.question = None;
+                }
+                Err(ClientError::Refused { code: ErrorCode::HitlNotPending, .. }) => {
+                    self.screen.note("This does not wait for an answer any more.");
+                    self.question = None;
+                }
+                Err(ClientError::Refused { message, .. }) => {
+                    self.screen.problem(&message);
+                    self.screen.prompt_answer();
+                }
+                Err(error) => {
+                    self.recover(error, &mut resends).await?;
+                    continue;
+                }
+            }
+            return Ok(());
+        }
+    }
+}
+
+/// Where the showing begins: what was said before this chat is not for its screen, unless it waits for an answer.
+fn begin_at(waiting: Option<&PendingRequest>) -> i64 {
+    match waiting {
+        Some(waiting) => waiting.created_at.unix_ms() - 1,
+        None => SystemClock::new().now().unix_ms(),
     }
 }

@@ -4,10 +4,11 @@ use std::pin::Pin;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use contract::engine::{ENGINE_KEY_HEADER, Execute, Replay};
+use contract::engine::{ENGINE_KEY_HEADER, Execute, HitlPending, HitlRespond, PendingRequest, Replay};
 use contract::event::SentEvent;
 use contract::orchestrator::{Admission, Admit, DenialReason, EngineRecord, PLATFORM_KEY_HEADER};
-use contract::{ErrorBody, ErrorCode, PlatformKey, TaskId, UserId};
+use contract::text::ClientRequestId;
+use contract::{EngineId, ErrorBody, ErrorCode, PlatformKey, TaskId, UserId};
 use futures::{Stream, StreamExt as _};
 use reqwest::header::HeaderValue;
 use reqwest::{RequestBuilder, Response, Url};
@@ -49,11 +50,7 @@ impl Orchestrator {
 
     /// Admits `user`, with an engine made or woken where needed.
     pub(crate) async fn admit(&self, user: &UserId) -> Result<Engine, ClientError> {
-        let mut url = self.base.clone();
-        url.path_segments_mut()
-            .map_err(|()| anyhow::anyhow!("{} cannot be the address of an orchestrator", self.base))?
-            .pop_if_empty()
-            .extend(["engines", user.as_str(), "admit"]);
+        let url = self.url(&["engines", user.as_str(), "admit"])?;
         let body = Admit { auto_provision: true, auto_wake: true };
         let request = self.http.post(url).header(PLATFORM_KEY_HEADER, secret(self.key.expose())?);
         let response = send(request.json(&body)).await?;
@@ -65,6 +62,24 @@ impl Orchestrator {
             }
             Admission { reason, .. } => Err(anyhow::anyhow!(denied(reason)).into()),
         }
+    }
+
+    /// The id of `user`'s engine, which is left as it is.
+    pub(crate) async fn engine_id(&self, user: &UserId) -> Result<EngineId, ClientError> {
+        let url = self.url(&["engines", user.as_str()])?;
+        let request = self.http.get(url).header(PLATFORM_KEY_HEADER, secret(self.key.expose())?);
+        let record: EngineRecord =
+            send(request).await?.json().await.context("the engine's record has no known form")?;
+        Ok(record.summary.engine_id)
+    }
+
+    fn url(&self, path: &[&str]) -> anyhow::Result<Url> {
+        let mut url = self.base.clone();
+        url.path_segments_mut()
+            .map_err(|()| anyhow::anyhow!("{} cannot be the address of an orchestrator", self.base))?
+            .pop_if_empty()
+            .extend(path);
+        Ok(url)
     }
 }
 
@@ -94,8 +109,13 @@ pub(crate) struct Engine {
 pub(crate) type Events = Pin<Box<dyn Stream<Item = anyhow::Result<SentEvent>> + Send>>;
 
 impl Engine {
-    /// Sends a message.
-    pub(crate) async fn execute(&self, task_id: &TaskId, message: &str) -> Result<Events, ClientError> {
+    /// Sends a message. Sent again with the same `request`, it is said once all the same.
+    pub(crate) async fn execute(
+        &self,
+        task_id: &TaskId,
+        message: &str,
+        request: &ClientRequestId,
+    ) -> Result<Events, ClientError> {
         let body = Execute {
             message: message.to_owned(),
             task_id: task_id.clone(),
@@ -105,7 +125,7 @@ impl Engine {
             retry_message_id: None,
             max_turns: None,
             super_thinking: false,
-            client_request_id: None,
+            client_request_id: Some(request.clone()),
         };
         let request = self.http.post(format!("{}/execute", self.base)).json(&body);
         Ok(events(send(self.with_key(request)).await?))
@@ -121,6 +141,20 @@ impl Engine {
             url.query_pairs_mut().append_pair(name, &value);
         }
         Ok(events(send(self.with_key(self.http.get(url))).await?))
+    }
+
+    /// What waits for a person, over all tasks.
+    pub(crate) async fn pending(&self) -> Result<Vec<PendingRequest>, ClientError> {
+        let request = self.http.get(format!("{}/hitl/pending", self.base));
+        let answer = send(self.with_key(request)).await?;
+        let HitlPending { pending } = answer.json().await.context("what waits has no known form")?;
+        Ok(pending)
+    }
+
+    /// Hands on a person's answer.
+    pub(crate) async fn respond(&self, answer: &HitlRespond) -> Result<(), ClientError> {
+        let request = self.http.post(format!("{}/hitl/respond", self.base)).json(answer);
+        send(self.with_key(request)).await.map(drop)
     }
 
     fn with_key(&self, request: RequestBuilder) -> RequestBuilder {

@@ -1,6 +1,7 @@
 //! `roundhouse engine`: one user's engine.
 
 use anyhow::Context as _;
+use clap::Subcommand;
 use engine::Engine;
 use engine::config::Config;
 use service::env::ProcessEnv;
@@ -8,9 +9,12 @@ use service::signals::Endings;
 use tokio_util::sync::CancellationToken;
 
 use crate::error::Failure;
+use crate::journal;
 
-/// Labels by which an orchestrator knows its engines among all processes. The engine itself ignores them.
+/// Labels by which an orchestrator knows its engines among all processes; the engine itself ignores them. Or a
+/// command that reads an engine's brain.
 #[derive(clap::Args)]
+#[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct Args {
     /// The deployment that the engine belongs to.
     #[arg(long, hide = true)]
@@ -18,9 +22,25 @@ pub(crate) struct Args {
     /// The engine's id.
     #[arg(long, hide = true)]
     engine_id: Option<String>,
+    #[command(subcommand)]
+    command: Option<Command>,
 }
 
-pub(crate) fn run(args: &Args) -> Result<(), Failure> {
+/// What can be done instead of running the engine.
+#[derive(Subcommand)]
+enum Command {
+    /// Print what the turns of a task did, also while the engine runs.
+    Journal(journal::Args),
+}
+
+pub(crate) fn run(args: Args) -> Result<(), Failure> {
+    match args.command {
+        Some(Command::Journal(args)) => journal::run(args),
+        None => serve(&args),
+    }
+}
+
+fn serve(args: &Args) -> Result<(), Failure> {
     let config = Config::from_env(&ProcessEnv).map_err(Failure::usage)?;
     service::logging::init(config.log.clone());
     service::limits::raise_file_limit();

@@ -1,11 +1,14 @@
 //! `roundhouse`: the one binary. Each command is the entry point of a library.
 
+mod access;
 mod catalog;
 mod chat;
 mod client;
 mod engine_command;
 mod error;
+mod journal;
 mod orchestrator_command;
+mod terminal;
 mod up;
 
 use std::process::ExitCode;
@@ -32,7 +35,7 @@ enum Command {
     Chat(chat::Args),
     /// Run the orchestrator, configured by `ORCH_…` variables.
     Orchestrator,
-    /// Run one engine, configured by its container contract's variables.
+    /// Run one engine, configured by its container contract's variables, or read its journal.
     Engine(engine_command::Args),
 }
 
@@ -41,7 +44,7 @@ fn main() -> ExitCode {
         Command::Up(args) => up::run(&args),
         Command::Chat(args) => chat::run(args),
         Command::Orchestrator => orchestrator_command::run(),
-        Command::Engine(args) => engine_command::run(&args),
+        Command::Engine(args) => engine_command::run(args),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -26,6 +26,7 @@ use tokio_util::sync::CancellationToken;
 use self::folder::{ADDRESS, CATALOG, ENGINES, Folder, PLATFORM_KEY, REGISTRY, Taken};
 use self::guide::Guide;
 use crate::error::Failure;
+use crate::terminal::say;
 
 /// The product that `up` keeps.
 const PRODUCT: &str = "demo";
@@ -207,12 +208,4 @@ async fn listen(port: u16) -> Result<TcpListener, Failure> {
         )),
         _ => Failure::usage(format!("port {port} cannot be listened on ({error}): set ORCH_PORT to another port")),
     })
-}
-
-/// Writes for the person; a terminal that is gone has nobody to read it.
-fn say(text: &str) -> io::Result<()> {
-    match io::Write::write_all(&mut io::stdout().lock(), format!("{text}\n").as_bytes()) {
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-        result => result,
-    }
 }

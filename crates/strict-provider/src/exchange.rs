@@ -18,7 +18,7 @@ use crate::play;
 use crate::protocol::{Answer, ApiError, Context, Incoming, Protocol, Rendered};
 use crate::record::CapturedRequest;
 use crate::reply::{Block, Reply};
-use crate::shared::{Running, Shared};
+use crate::shared::{Running, Shared, Source};
 
 /// The vendors' limit of a request body.
 pub(crate) const MAX_BODY_BYTES: usize = 32 * 1024 * 1024;
@@ -68,7 +68,8 @@ fn accept<P: Protocol>(shared: &Shared, request: &Incoming) -> (u64, Result<Repl
             Err(error)
         }
     };
-    (number, accepted)
+    drop(state);
+    (number, accepted.map(Source::reply))
 }
 
 /// The reply unless its script refuses the request. An error event becomes a refusal where there is no

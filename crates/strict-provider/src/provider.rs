@@ -12,7 +12,7 @@ use crate::protocol::{Keys, Settings};
 use crate::record::{CapturedRequest, RefusedRequest};
 use crate::reply::Reply;
 use crate::server;
-use crate::shared::Shared;
+use crate::shared::{Responder, Shared};
 
 /// A running provider. It stops when it is dropped, and the drop panics when a request was refused
 /// that the test has not taken with [`Self::take_refusals`].
@@ -66,6 +66,24 @@ impl StrictProvider {
     /// Sets the reply for requests that find the script empty; by default the echo.
     pub fn set_default_reply(&self, reply: Reply) {
         self.shared.lock().default_reply = reply;
+    }
+
+    /// Lets `respond` make the reply for each request that finds the script empty, for a test whose order of
+    /// requests nobody knows beforehand. It sees only requests that broke no rule, is called once for each,
+    /// and not under a lock: it may use this handle's shared state, and calls for other requests run beside
+    /// it.
+    ///
+    /// ```no_run
+    /// # use strict_provider::{Reply, StrictProvider};
+    /// # fn example(provider: &StrictProvider) {
+    /// provider.set_responder(|request| match request.body["messages"].as_array().map_or(0, Vec::len) {
+    ///     1 => Reply::new().tool_use("list_files", serde_json::json!({"path": "."})),
+    ///     _ => Reply::of_text("Done."),
+    /// });
+    /// # }
+    /// ```
+    pub fn set_responder(&self, respond: impl Fn(&CapturedRequest) -> Reply + Send + Sync + 'static) {
+        self.shared.lock().responder = Some(Responder(Arc::new(respond)));
     }
 
     /// The number of scripted replies that no request has asked for yet.

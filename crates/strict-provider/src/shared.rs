@@ -1,6 +1,7 @@
 //! The state behind a provider: the script, the records and the progress that tests wait for.
 
 use std::collections::VecDeque;
+use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::watch;
@@ -19,11 +20,41 @@ pub(crate) struct Shared {
     progress: watch::Sender<Progress>,
 }
 
+/// Makes a reply from a request.
+#[derive(Clone)]
+pub(crate) struct Responder(pub(crate) Arc<dyn Fn(&CapturedRequest) -> Reply + Send + Sync>);
+
+impl fmt::Debug for Responder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Responder")
+    }
+}
+
+/// Where the reply to a request comes from.
+#[derive(Debug)]
+pub(crate) enum Source {
+    /// The script.
+    Script(Reply),
+    /// A closure, which is called without the lock.
+    Responder(Responder, CapturedRequest),
+}
+
+impl Source {
+    /// The reply.
+    pub(crate) fn reply(self) -> Reply {
+        match self {
+            Self::Script(reply) => reply,
+            Self::Responder(Responder(respond), request) => respond(&request),
+        }
+    }
+}
+
 /// The script and the records.
 #[derive(Debug)]
 pub(crate) struct State {
     pub(crate) queue: VecDeque<Reply>,
     pub(crate) default_reply: Reply,
+    pub(crate) responder: Option<Responder>,
     pub(crate) requests: Vec<CapturedRequest>,
     pub(crate) refusals: Vec<RefusedRequest>,
     pub(crate) ledger: Ledger,
@@ -43,6 +74,7 @@ impl Shared {
         let state = State {
             queue: VecDeque::new(),
             default_reply: Reply::echo(),
+            responder: None,
             requests: Vec::new(),
             refusals: Vec::new(),
             ledger: Ledger::default(),
@@ -90,9 +122,15 @@ impl State {
         self.refusals.push(RefusedRequest { wire: Some(wire), status, reason: error.message.clone() });
     }
 
-    /// Takes the next reply of the script.
-    pub(crate) fn next_reply(&mut self) -> Reply {
-        self.queue.pop_front().unwrap_or_else(|| self.default_reply.clone())
+    /// Takes the next reply of the script; if that is empty, what the responder makes of the newest request.
+    pub(crate) fn next_reply(&mut self) -> Source {
+        if let Some(reply) = self.queue.pop_front() {
+            return Source::Script(reply);
+        }
+        match (&self.responder, self.requests.last()) {
+            (Some(responder), Some(request)) => Source::Responder(responder.clone(), request.clone()),
+            _ => Source::Script(self.default_reply.clone()),
+        }
     }
 }
 

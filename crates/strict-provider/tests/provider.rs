@@ -48,6 +48,25 @@ async fn keys_and_versions_are_checked() {
 }
 
 #[tokio::test]
+async fn a_responder_answers_what_finds_the_script_empty() {
+    let provider = provider().await;
+    provider.set_responder(|request| {
+        Reply::of_text(request.body["messages"].as_array().unwrap().len().to_string())
+    });
+    provider.enqueue(Reply::of_text("scripted"));
+    let mut request = messages_request();
+    let text = |body: Value| body["content"][0]["text"].as_str().unwrap().to_owned();
+    assert_eq!(text(success(messages_call(&provider, &request)).await), "scripted");
+    assert_eq!(text(success(messages_call(&provider, &request)).await), "1");
+    let more = [json!({"role": "assistant", "content": "1"}), json!({"role": "user", "content": "more"})];
+    request["messages"].as_array_mut().unwrap().extend(more);
+    assert_eq!(text(success(messages_call(&provider, &request)).await), "3");
+    // What breaks a rule never gets as far.
+    let (status, _) = answer(messages_call(&provider, &with(request, json!({"model": null})))).await;
+    assert_eq!((status, provider.take_refusals().len()), (400, 1));
+}
+
+#[tokio::test]
 async fn requests_are_kept_byte_for_byte() {
     let provider = provider().await;
     let raw = "{ \"max_tokens\":9,\"model\" : \"m\", \"messages\":[{\"role\":\"user\",\"content\":\"hi\"}]}";

@@ -15,7 +15,7 @@ pub(crate) const ADDRESS: &str = "address";
 /// The registry's file.
 pub(super) const REGISTRY: &str = "registry.sqlite";
 /// The engines' folder.
-pub(super) const ENGINES: &str = "engines";
+pub(crate) const ENGINES: &str = "engines";
 /// The catalog's folder.
 pub(super) const CATALOG: &str = "catalog";
 const LOCK: &str = "lock";

@@ -1,10 +1,73 @@
 //! Story 1, at the terminal: a person talks to their engine.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
 use rustix::process::Signal;
+use serde_json::json;
 use strict_provider::{Gate, Reply, StrictProvider};
-use tokio::io::AsyncWriteExt as _;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, copy_bidirectional};
+use tokio::net::{TcpListener, TcpStream};
 
 use crate::support::{Fleet, processes};
+
+/// Reads a request to its end, and asks that its connection be closed after it.
+async fn read_request(client: &mut TcpStream) -> String {
+    let mut request = String::new();
+    loop {
+        let mut bytes = [0; 4_096];
+        let count = client.read(&mut bytes).await.unwrap();
+        assert!(count > 0, "half a request: {request}");
+        request += std::str::from_utf8(&bytes[..count]).unwrap();
+        let Some((head, body)) = request.split_once("\r\n\r\n") else { continue };
+        let length = head.lines().find_map(|line| line.strip_prefix("content-length: ")).unwrap_or("0");
+        if body.len() == length.parse::<usize>().unwrap() {
+            return format!("{head}\r\nconnection: close\r\n\r\n{body}");
+        }
+    }
+}
+
+/// An orchestrator that admits everyone with `admission`. Gives its address.
+async fn orchestrator(admission: String) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = format!("http://{}", listener.local_addr().unwrap());
+    tokio::spawn(async move {
+        while let Ok((mut client, _)) = listener.accept().await {
+            read_request(&mut client).await;
+            let head = "HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length:";
+            let answer = format!("{head} {}\r\n\r\n{admission}", admission.len());
+            client.write_all(answer.as_bytes()).await.unwrap();
+        }
+    });
+    address
+}
+
+/// A way to the engine at `url` on which the answers to the first two messages get lost, once they have begun.
+/// Gives its address, and counts the messages.
+async fn lossy_way(url: &str) -> (String, Arc<AtomicU32>) {
+    let engine = url.strip_prefix("http://").unwrap().to_owned();
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = format!("http://{}", listener.local_addr().unwrap());
+    let messages = Arc::new(AtomicU32::new(0));
+    let counted = Arc::clone(&messages);
+    tokio::spawn(async move {
+        while let Ok((mut client, _)) = listener.accept().await {
+            let (engine, counted) = (engine.clone(), Arc::clone(&counted));
+            tokio::spawn(async move {
+                let request = read_request(&mut client).await;
+                let mut server = TcpStream::connect(engine).await.unwrap();
+                server.write_all(request.as_bytes()).await.unwrap();
+                if request.starts_with("POST /execute ") && counted.fetch_add(1, Ordering::Relaxed) < 2 {
+                    server.read_u8().await.unwrap();
+                    return;
+                }
+                // A client may leave.
+                let _ = copy_bidirectional(&mut client, &mut server).await;
+            });
+        }
+    });
+    (address, messages)
+}
 
 #[tokio::test]
 async fn ctrl_c_leaves_a_turn_to_itself_and_the_next_message_shows_its_rest() {
@@ -34,4 +97,25 @@ async fn ctrl_c_leaves_a_turn_to_itself_and_the_next_message_shows_its_rest() {
     drop(input);
     chat.ended().await.well();
     up.end(Signal::TERM).await.well();
+}
+
+#[tokio::test]
+async fn a_message_whose_answer_got_lost_is_sent_again_and_said_once() {
+    let provider = StrictProvider::start().await.unwrap();
+    provider.enqueue(Reply::of_text("I heard you."));
+    let fleet = Fleet::new().with_provider(&provider);
+    let up = fleet.up().await;
+    let mut admission = up.product().admit("ada").await.ok("admitted:bool engine:object");
+    let (url, messages) = lossy_way(admission["engine"]["url"].as_str().unwrap()).await;
+    admission["engine"]["url"] = json!(url);
+    let orchestrator = orchestrator(admission.to_string()).await;
+    let folder = fleet.folder().to_str().unwrap();
+    let arguments = ["chat", "--user", "ada", "--dir", folder, "--url", &orchestrator];
+    let (mut chat, mut input) = fleet.home.talk(&arguments, &fleet.variables);
+    input.write_all(b"can you hear me?\n").await.unwrap();
+    let said = chat.says("I heard you.").await.unwrap();
+    assert_eq!(said.matches("I heard you.").count(), 1, "{said}");
+    drop(input);
+    chat.ended().await.well();
+    assert_eq!((messages.load(Ordering::Relaxed), provider.requests().len()), (3, 1));
 }

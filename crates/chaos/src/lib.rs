@@ -1,0 +1,43 @@
+//! Kills the engine at random instants under load, and checks that no promise is broken.
+//!
+//! A [`Campaign`] starts the real binary with a strict provider and drives several tasks: turns with
+//! thinking, parallel tool calls, permissions, questions, steering, cancels, edits and retries, read by
+//! clients that are cut at random bytes. Meanwhile the engine is killed, at random and right after chosen
+//! moments, and started again on the same brain. At its end each task is judged by the rules in `judge`; what
+//! is broken is a violation in the [`Tally`].
+//!
+//! Map of the crate: `mix` and `dice` decide what happens; `script` and `calls` are the model, `driver` and
+//! `person` those who use the agent, `client` those who read; `trap`, `files` and `killer` end the engine,
+//! `journal` says where that left its turns; `task` holds what was seen and promised, `judge` judges it;
+//! `report` and `saboteurs` are for people and CI.
+
+pub mod campaign;
+pub mod mix;
+pub mod report;
+pub mod saboteurs;
+pub mod tally;
+
+mod api;
+mod calls;
+mod client;
+mod dice;
+mod driver;
+mod engine;
+mod files;
+mod journal;
+mod judge;
+mod killer;
+mod person;
+mod ports;
+mod script;
+mod sse;
+mod task;
+#[cfg(test)]
+mod testing;
+mod trap;
+mod world;
+
+pub use campaign::{Campaign, Wire};
+pub use mix::{Feature, Mix};
+pub use report::{Report, unmet};
+pub use tally::Tally;

@@ -1,0 +1,45 @@
+//! A range of ports that no other run uses.
+
+use std::net::{Ipv4Addr, TcpListener};
+
+use anyhow::bail;
+
+/// Below the range from which the system takes the ports of outgoing connections, and beside that of the
+/// stories.
+const FIRST: u16 = 10_000;
+const SLOTS: u16 = 200;
+const PORTS_PER_SLOT: u16 = 40;
+
+/// A range of ports. Its first port is held while the range is in use, so that no other run takes it.
+#[derive(Debug)]
+pub(crate) struct Ports {
+    _claim: TcpListener,
+    first: u16,
+    next: u16,
+}
+
+impl Ports {
+    /// A range that is nobody's.
+    pub(crate) fn claim() -> anyhow::Result<Self> {
+        let start = u16::try_from(std::process::id() % u32::from(SLOTS))?;
+        for offset in 0..SLOTS {
+            let port = FIRST + (start + offset) % SLOTS * PORTS_PER_SLOT;
+            if let Ok(claim) = TcpListener::bind((Ipv4Addr::LOCALHOST, port)) {
+                return Ok(Self { _claim: claim, first: port + 1, next: 0 });
+            }
+        }
+        bail!("all ranges of ports are in use")
+    }
+
+    /// The next port of the range that nothing holds.
+    pub(crate) fn next(&mut self) -> anyhow::Result<u16> {
+        for _ in 1..PORTS_PER_SLOT {
+            self.next = (self.next + 1) % (PORTS_PER_SLOT - 1);
+            let port = self.first + self.next;
+            if TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok() {
+                return Ok(port);
+            }
+        }
+        bail!("no port of the range from {} is free", self.first)
+    }
+}

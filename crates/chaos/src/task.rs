@@ -1,0 +1,124 @@
+//! A task as its clients know it, and what it was promised.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use contract::event::{Event, HitlRequest, Lifecycle, SentEvent};
+use contract::{HitlId, MessageId, TurnId};
+use tokio::sync::watch;
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Task {
+    /// Its id.
+    pub(crate) name: String,
+    state: Mutex<View>,
+    changed: watch::Sender<i64>,
+    /// Set when no turn will follow: the `ts` of the last event.
+    pub(crate) closing: watch::Sender<Option<i64>>,
+}
+
+/// What the clients of a task have seen, all together.
+#[derive(Debug, Default)]
+pub(crate) struct View {
+    /// The `ts` of the newest event.
+    pub(crate) last_ts: i64,
+    /// The turn that has begun and not ended.
+    pub(crate) open: Option<TurnId>,
+    /// How many turns have ended.
+    pub(crate) ended: u64,
+    /// What waits for a person.
+    pub(crate) pending: Option<HitlRequest>,
+    /// The user messages and their turns, oldest first.
+    pub(crate) messages: Vec<(MessageId, TurnId)>,
+    /// What was promised.
+    pub(crate) promises: Promises,
+}
+
+/// What the engine has accepted and must never forget.
+#[derive(Debug, Default)]
+pub(crate) struct Promises {
+    /// Turns that a client saw begin in the answer to its own request.
+    pub(crate) turns: BTreeSet<TurnId>,
+    /// Answers of a person.
+    pub(crate) answers: BTreeMap<HitlId, String>,
+    /// Requests to which an answer was sent, whatever came of it.
+    pub(crate) tried: BTreeSet<HitlId>,
+    /// Messages to a running turn: their marks and the turn.
+    pub(crate) steers: Vec<(u64, TurnId)>,
+    /// Turns that were cancelled.
+    pub(crate) cancelled: BTreeSet<TurnId>,
+    /// Turns that somebody tried to cancel, whatever came of it.
+    pub(crate) cancelling: BTreeSet<TurnId>,
+    /// Turns that an edit has taken back, or may have.
+    pub(crate) taken_back: BTreeSet<TurnId>,
+}
+
+impl Task {
+    /// A task without a turn.
+    pub(crate) fn new(name: String) -> Self {
+        let (changed, closing) = (watch::Sender::new(0), watch::Sender::new(None));
+        Self { name, state: Mutex::default(), changed, closing }
+    }
+
+    /// What is known.
+    pub(crate) fn view(&self) -> MutexGuard<'_, View> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Told of each newest `ts`.
+    pub(crate) fn changes(&self) -> watch::Receiver<i64> {
+        self.changed.subscribe()
+    }
+
+    /// A client saw `event`. Gives what is new in it, as the trap calls it.
+    pub(crate) fn saw(&self, event: &SentEvent) -> Option<&'static str> {
+        let mut view = self.view();
+        if event.ts <= view.last_ts {
+            return None;
+        }
+        view.apply(event);
+        drop(view);
+        self.changed.send_replace(event.ts);
+        Some(moment(&event.event))
+    }
+}
+
+impl View {
+    fn apply(&mut self, event: &SentEvent) {
+        self.last_ts = event.ts;
+        match &event.event {
+            Event::ThreadLifecycle(Lifecycle::Started { message_id }) => {
+                self.open = Some(event.turn_id);
+                self.messages.push((*message_id, event.turn_id));
+            }
+            Event::HitlRequest(request) => self.pending = Some(request.clone()),
+            Event::HitlResolved(_) => self.pending = None,
+            _ => {}
+        }
+        if event.event.ends_turn() {
+            (self.open, self.pending) = (None, None);
+            self.ended += 1;
+        }
+    }
+
+    /// The pending request that must be listed: nobody may have answered or ended it.
+    pub(crate) fn must_be_pending(&self) -> Option<&HitlRequest> {
+        let request = self.pending.as_ref()?;
+        let cancelled = self.open.is_none_or(|turn| self.promises.cancelling.contains(&turn));
+        (!cancelled && !self.promises.tried.contains(&request.request_id)).then_some(request)
+    }
+}
+
+/// What an event is to the trap: its type, or the phase.
+fn moment(event: &Event) -> &'static str {
+    match event {
+        Event::ThreadLifecycle(Lifecycle::Started { .. }) => "started",
+        Event::ThreadLifecycle(Lifecycle::Completed { .. }) => "completed",
+        Event::ThreadLifecycle(Lifecycle::Errored { .. }) => "errored",
+        Event::ThreadLifecycle(Lifecycle::Resumed { .. }) => "resumed",
+        Event::ThreadLifecycle(Lifecycle::Retrying { .. }) => "retrying",
+        Event::ThreadLifecycle(Lifecycle::Cancelled { .. }) => "cancelled",
+        other => other.kind(),
+    }
+}

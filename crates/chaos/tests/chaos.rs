@@ -1,0 +1,49 @@
+//! The smallest run, against the real binary.
+
+#![allow(clippy::expect_used, clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
+
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Duration;
+
+use chaos::{Campaign, Mix, Report, Wire, unmet};
+use serde_json::Value;
+
+/// The binary of this workspace. Cargo builds no other package's binary for a test, and one that lies about
+/// may be older than the code: so cargo is asked, which has nothing to do where the binary is fresh, and says
+/// where it is. `ROUNDHOUSE_BINARY` names another one.
+fn binary() -> PathBuf {
+    if let Some(named) = std::env::var_os("ROUNDHOUSE_BINARY") {
+        return named.into();
+    }
+    let arguments = ["build", "--locked", "--workspace", "--bin", "roundhouse", "--message-format", "json"];
+    let output = Command::new(env!("CARGO")).args(arguments).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let built = output.stdout.split(|byte| *byte == b'\n').find_map(|line| {
+        let message: Value = serde_json::from_slice(line).ok()?;
+        let is_it = message.pointer("/target/name")? == "roundhouse";
+        is_it.then(|| message.get("executable")?.as_str().map(PathBuf::from))?
+    });
+    built.expect("cargo says where the binary is")
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn lesson_e02_a_turn_outlives_every_kill() {
+    let mix = Mix::whole();
+    let campaign = Campaign {
+        binary: binary(),
+        seed: 1,
+        wire: Wire::Anthropic,
+        kills: 15,
+        limit: Duration::from_mins(1),
+        mix,
+        tasks: 3,
+        turns_per_task: 3,
+        saboteur: None,
+    };
+    let begin = std::time::Instant::now();
+    let tally = campaign.run().await.unwrap();
+    let report = Report { tally: &tally, took: begin.elapsed() };
+    let unmet = unmet(&tally, &mix, campaign.kills);
+    assert!(tally.violations().is_empty() && unmet.is_empty(), "{unmet:?}\n{report}");
+}

@@ -1,0 +1,175 @@
+//! The lines of a journal: a heading for each turn, and a line for each of its steps.
+
+use std::collections::HashMap;
+
+use contract::event::HitlKind;
+use contract::{CallId, Timestamp};
+use engine::brain::StoredStep;
+use engine::brain::steps::{Base, Opened, Step, TurnOutcome};
+use engine::models::{Answer, Content, Tokens, ToolOutcome, ToolUse};
+
+use crate::terminal::on_one_line;
+
+/// How much of a text is shown, in characters.
+const SHOWN: usize = 100;
+
+/// The calls of a task by their ids: the steps that follow a call name it by that alone.
+type Calls<'a> = HashMap<CallId, &'a ToolUse>;
+
+/// What `steps`, which are those of one task, say to a person.
+pub(super) fn of(steps: &[StoredStep]) -> String {
+    let answers = steps.iter().filter_map(|stored| match &stored.step {
+        Step::Answered { answer, .. } => Some(answer),
+        _ => None,
+    });
+    let calls: Calls<'_> = answers.flat_map(Answer::calls).map(|call| (call.call_id, call)).collect();
+    let turns: Vec<String> =
+        steps.chunk_by(|one, next| one.turn_id == next.turn_id).map(|steps| turn(steps, &calls)).collect();
+    turns.join("\n\n")
+}
+
+fn turn(steps: &[StoredStep], calls: &Calls<'_>) -> String {
+    let heading = steps
+        .first()
+        .map(|first| format!("{}  opened {}  {}", first.turn_id, first.at, state(steps)))
+        .unwrap_or_default();
+    let lines = steps.iter().map(|stored| {
+        let (kind, essence) = told(&stored.step, calls);
+        format!("  {}  {kind:<8}  {essence}", time_of_day(stored.at)).trim_end().to_owned()
+    });
+    std::iter::once(heading).chain(lines).collect::<Vec<_>>().join("\n")
+}
+
+/// How the turn ended, or what it is at.
+fn state(steps: &[StoredStep]) -> String {
+    let ended = steps.iter().find_map(|stored| match &stored.step {
+        Step::Ended { outcome } => Some(outcome),
+        _ => None,
+    });
+    match ended {
+        Some(TurnOutcome::Completed { stop_reason }) => format!("completed ({})", name(stop_reason)),
+        Some(TurnOutcome::Errored { failure }) => format!("errored ({})", name(&failure.code)),
+        Some(TurnOutcome::Cancelled { .. }) => "cancelled".into(),
+        Some(TurnOutcome::Unknown) => "ended".into(),
+        None if waits(steps) => "waits for a person".into(),
+        None => "not ended".into(),
+    }
+}
+
+/// Whether something is asked that is not answered.
+fn waits(steps: &[StoredStep]) -> bool {
+    let asked = steps.iter().filter(|stored| matches!(stored.step, Step::Asked { .. })).count();
+    let resolved = steps.iter().filter(|stored| matches!(stored.step, Step::Resolved { .. })).count();
+    asked > resolved
+}
+
+/// The time without its date, which the heading has.
+fn time_of_day(at: Timestamp) -> String {
+    let whole = at.to_string();
+    whole.split_once('T').map_or(whole.as_str(), |(_, time)| time.trim_end_matches('Z')).to_owned()
+}
+
+/// A step's kind, and what matters of it.
+fn told(step: &Step, calls: &Calls<'_>) -> (&'static str, String) {
+    let call = |id: &CallId| calls.get(id).copied();
+    match step {
+        Step::Opened(opened) => ("opened", message(opened)),
+        Step::Answered { model, answer, .. } => ("answered", answered(model, answer)),
+        Step::Spent { model, tokens } => ("spent", format!("{} by a failed attempt", cost(model, *tokens))),
+        Step::Steered { message, .. } => ("steered", quoted(message)),
+        Step::Asked { call_id, kind, question, options, .. } => {
+            ("asked", asked(*kind, call(call_id), question, options.as_deref()))
+        }
+        Step::Resolved { answer, remarks, .. } => ("resolved", resolved(answer, remarks)),
+        Step::Intended { call_id } => ("intended", call(call_id).map(called).unwrap_or_default()),
+        Step::Resulted { call_id, outcome, .. } => ("resulted", resulted(call(call_id), outcome)),
+        Step::Ended { outcome } => ("ended", end(outcome)),
+        Step::Unknown => ("unknown", "a step of a later version".into()),
+    }
+}
+
+fn message(opened: &Opened) -> String {
+    let mut told = match opened.base {
+        Base::End => quoted(&opened.message),
+        Base::Edit { message_id } => format!("{} in place of {message_id}", quoted(&opened.message)),
+        Base::Retry { message_id } => format!("again from {message_id}"),
+    };
+    told.push_str(&attached(&opened.media));
+    told
+}
+
+fn answered(model: &str, answer: &Answer) -> String {
+    let text = answer.text();
+    let said = (!text.is_empty()).then(|| quoted(&text));
+    let parts = std::iter::once(cost(model, answer.usage)).chain(said).chain(answer.calls().map(called));
+    parts.collect::<Vec<_>>().join("  ")
+}
+
+fn asked(kind: HitlKind, call: Option<&ToolUse>, question: &str, options: Option<&[String]>) -> String {
+    let tool = call.map(|call| on_one_line(&call.name, SHOWN)).unwrap_or_default();
+    let options: Vec<String> = options.into_iter().flatten().map(|option| quoted(option)).collect();
+    // The answers to a permission are always the same.
+    let choice = if options.is_empty() || kind == HitlKind::Permission {
+        String::new()
+    } else {
+        format!("  of {}", options.join(" "))
+    };
+    format!("{}  {tool}  {}{choice}", kind.as_str(), quoted(question))
+}
+
+fn resolved(answer: &str, remarks: &[Content]) -> String {
+    let text = Content::text_of(remarks);
+    let text = if text.is_empty() { text } else { format!("  {}", quoted(&text)) };
+    format!("{}{text}{}", quoted(answer), attached(remarks))
+}
+
+fn resulted(call: Option<&ToolUse>, outcome: &ToolOutcome) -> String {
+    let tool = call.map(|call| on_one_line(&call.name, SHOWN)).unwrap_or_default();
+    let what = match &outcome.error {
+        Some(error) => format!("failed: {}", quoted(error)),
+        None => quoted(&outcome.output),
+    };
+    format!("{tool}  {what}  {} ms", outcome.duration_ms)
+}
+
+fn end(outcome: &TurnOutcome) -> String {
+    match outcome {
+        TurnOutcome::Completed { stop_reason } => format!("completed  {}", name(stop_reason)),
+        TurnOutcome::Errored { failure } => {
+            format!("errored  {}  {}", name(&failure.code), quoted(&failure.message))
+        }
+        TurnOutcome::Cancelled { said: Some(said) } => format!("cancelled after {}", quoted(&said.text)),
+        TurnOutcome::Cancelled { said: None } => "cancelled".into(),
+        TurnOutcome::Unknown => "in a way of a later version".into(),
+    }
+}
+
+fn cost(model: &str, tokens: Tokens) -> String {
+    format!("{}  {}+{} tokens", on_one_line(model, SHOWN), tokens.input, tokens.output)
+}
+
+fn called(call: &ToolUse) -> String {
+    let broken = if call.broken.is_some() { " (broken)" } else { "" };
+    let input = on_one_line(&call.input.to_string(), SHOWN);
+    format!("{} {input}{broken}", on_one_line(&call.name, SHOWN))
+}
+
+/// How much there is beside the text.
+fn attached(contents: &[Content]) -> String {
+    match contents.iter().filter(|content| matches!(content, Content::Media(_))).count() {
+        0 => String::new(),
+        count => format!("  and {count} attached"),
+    }
+}
+
+fn quoted(text: &str) -> String {
+    format!("“{}”", on_one_line(text, SHOWN))
+}
+
+/// The name of a plain variant, as it is written on the wire.
+fn name(value: &impl serde::Serialize) -> String {
+    match serde_json::to_value(value) {
+        Ok(serde_json::Value::String(name)) => name,
+        _ => String::new(),
+    }
+}

@@ -1,0 +1,70 @@
+//! What the commands write for a person: to an output that may be gone, and without what could drive a terminal.
+
+use std::io::{self, Write as _};
+
+/// Writes a line for the person; a terminal that is gone has nobody to read it.
+pub(crate) fn say(text: &str) -> io::Result<()> {
+    match io::stdout().lock().write_all(format!("{text}\n").as_bytes()) {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        result => result,
+    }
+}
+
+/// `text` with its lines, and with escapes in place of the control characters that could drive the terminal.
+pub(crate) fn harmless(text: &str) -> String {
+    escaped(text, |character| character.is_control() && !matches!(character, '\n' | '\t'))
+}
+
+/// `text` with its lines, and with escapes in place of what would hide from the person what it really is:
+/// control characters, and those that turn the direction of what follows.
+pub(crate) fn visible(text: &str) -> String {
+    escaped(text, |character| is_harmful(character) && !matches!(character, '\n' | '\t'))
+}
+
+/// At most the first `max` characters of `text` as one line, with escapes as in [`visible`].
+pub(crate) fn on_one_line(text: &str, max: usize) -> String {
+    match text.char_indices().nth(max) {
+        None => escaped(text, is_harmful),
+        Some((end, _)) => format!("{}…", escaped(text.get(..end).unwrap_or_default(), is_harmful)),
+    }
+}
+
+fn escaped(text: &str, harmful: impl Fn(char) -> bool) -> String {
+    let mut shown = String::with_capacity(text.len());
+    for character in text.chars() {
+        if harmful(character) {
+            shown.extend(character.escape_default());
+        } else {
+            shown.push(character);
+        }
+    }
+    shown
+}
+
+fn is_harmful(character: char) -> bool {
+    let turns = matches!(
+        character,
+        '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}'
+    );
+    turns || character.is_control()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_drives_the_terminal_or_hides() {
+        let text = "a\r\n\tb\u{1b}[2K\u{202e}c\u{9b}é";
+        assert_eq!(harmless(text), "a\\r\n\tb\\u{1b}[2K\u{202e}c\\u{9b}é");
+        assert_eq!(visible(text), "a\\r\n\tb\\u{1b}[2K\\u{202e}c\\u{9b}é");
+        assert_eq!(on_one_line(text, 99), "a\\r\\n\\tb\\u{1b}[2K\\u{202e}c\\u{9b}é");
+    }
+
+    #[test]
+    fn a_long_text_is_cut_between_characters() {
+        assert_eq!(on_one_line("grün", 4), "grün");
+        assert_eq!(on_one_line("grüne", 4), "grün…");
+        assert_eq!(on_one_line("", 0), "");
+    }
+}
