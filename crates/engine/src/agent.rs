@@ -23,7 +23,7 @@ use contract::engine::{Execute, HitlRespond};
 use contract::event::{Event, Lifecycle};
 use contract::{HitlId, MessageId, TaskId, TurnId};
 use service::clock::Clock;
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::Instrument as _;
@@ -31,7 +31,8 @@ use tracing::Instrument as _;
 use crate::brain::steps::{Opened, Step};
 use crate::brain::{Brain, Cut, NewTurn, RequestName};
 use crate::channel::{Channels, Follow, Reader, Record, Recorder};
-use crate::models::{Content, Gateway};
+use crate::models::Gateway;
+use crate::sabotage::{self, Saboteur};
 use crate::tools::Toolbox;
 pub use error::AgentError;
 use life::{Life, blocking};
@@ -45,6 +46,9 @@ use thread::Thread;
 const MAX_TURNS_AT_ONCE: usize = 256;
 /// How many bytes of text may wait to be stored, over all turns, before no more turns are begun.
 const MAX_WAITING_BYTES: usize = 64 * 1024 * 1024;
+
+/// How long what turns have to say at the end may take to be stored.
+const LAST_WORDS: Duration = Duration::from_secs(1);
 
 /// What a turn works with.
 pub(crate) struct Means {
@@ -85,8 +89,8 @@ struct Claimed {
 enum Claim {
     /// A turn of its own.
     Begins(Claimed),
-    /// The turn that an earlier request of the same name began.
-    Joins(Reader),
+    /// The turn that an earlier request of the same name began, once it is open.
+    Joins(Reader, watch::Receiver<bool>),
 }
 
 impl Agent {
@@ -106,11 +110,17 @@ impl Agent {
     /// Begins a turn, or joins the one that an earlier request of the same name began, and reads its events from
     /// the first one on.
     pub async fn execute(&self, request: Execute) -> Result<Reader, AgentError> {
-        let model = self.means.gateway.model().ok();
-        let order = Order::parse(request, model.as_deref())?;
-        let Claimed { recorder, registration, inbox, reader } = match self.claim(&order)? {
-            Claim::Joins(reader) => return Ok(reader),
-            Claim::Begins(claimed) => claimed,
+        let order = self.order(request).await?;
+        let Claimed { recorder, registration, inbox, reader } = loop {
+            match self.claim(&order)? {
+                Claim::Begins(claimed) => break claimed,
+                // One that is never opened is nothing to join: the request is its own then.
+                Claim::Joins(reader, mut opened) => {
+                    if opened.wait_for(|opened| *opened).await.is_ok() {
+                        return Ok(reader);
+                    }
+                }
+            }
         };
         let place = Arc::clone(&self.places).try_acquire_owned().map_err(|_| AgentError::TooManyTurns)?;
         let request = order.request.clone();
@@ -118,7 +128,7 @@ impl Agent {
         let goes_back = order.goes_back();
         let (opened, cut) = order.opening(thread.as_ref())?;
         let record = opening(&recorder, request, &opened, cut);
-        let life = Life { place: Some(place), ..self.life(recorder, registration, inbox) };
+        let life = Life { place: Some(place), ..self.life(recorder, opened.message_id, registration, inbox) };
 
         // The turn goes on by itself from here, also if the caller is gone before it has been answered.
         let (told, begun) = tokio::sync::oneshot::channel();
@@ -149,9 +159,9 @@ impl Agent {
     fn claim(&self, order: &Order) -> Result<Claim, AgentError> {
         let mut turns = self.running.turns();
         if let Some(request) = &order.request
-            && let Some(reader) = self.join(&turns, &order.task_id, request)?
+            && let Some(joins) = self.join(&turns, &order.task_id, request)?
         {
-            return Ok(Claim::Joins(reader));
+            return Ok(joins);
         }
         if self.stopping.is_cancelled() {
             return Err(AgentError::Stopping);
@@ -179,15 +189,17 @@ impl Agent {
         turns: &Turns<'_>,
         task_id: &TaskId,
         request: &RequestName,
-    ) -> Result<Option<Reader>, AgentError> {
+    ) -> Result<Option<Claim>, AgentError> {
         let at_work = turns.get(task_id).and_then(|handle| {
             let named = handle.request.as_ref().filter(|named| named.id == request.id)?;
-            Some((named.hash.clone(), handle.turn_id, handle.after))
+            Some((named.hash.clone(), handle.turn_id, handle.after, handle.opened.clone()))
         });
-        let (hash, turn_id, after) = match at_work {
+        let (hash, turn_id, after, opened) = match at_work {
             Some(found) => found,
             None => match self.brain.requested_turn(task_id, &request.id)? {
-                Some(turn) if turn.in_force => (turn.hash, turn.turn_id, turn.opened_ts - 1),
+                Some(turn) if turn.in_force => {
+                    (turn.hash, turn.turn_id, turn.opened_ts - 1, watch::channel(true).1)
+                }
                 Some(_) => {
                     let message = "`client_request_id`: the turn that it began was taken out by an edit";
                     return Err(AgentError::UnknownMessage(message.into()));
@@ -200,7 +212,17 @@ impl Agent {
             return Err(AgentError::Invalid(message.into()));
         }
         let channel = self.channels.open(task_id)?;
-        Ok(Some(channel.read(after, Follow::Turn(turn_id))))
+        Ok(Some(Claim::Joins(channel.read(after, Follow::Turn(turn_id)), opened)))
+    }
+
+    /// Checks a request. What is attached may be large, and is looked at where that holds nobody up.
+    async fn order(&self, request: Execute) -> Result<Order, AgentError> {
+        let model = self.means.gateway.model().ok();
+        if request.media.is_empty() {
+            return Order::parse(request, model.as_deref());
+        }
+        let parse = move || Order::parse(request, model.as_deref());
+        blocking(parse).await.unwrap_or(Err(AgentError::Stopping))
     }
 
     /// Reads the conversation of a task between two turns.
@@ -212,9 +234,16 @@ impl Agent {
         }
     }
 
-    fn life(&self, recorder: Recorder, registration: Registration, inbox: Inbox) -> Life {
+    fn life(
+        &self,
+        recorder: Recorder,
+        message_id: MessageId,
+        registration: Registration,
+        inbox: Inbox,
+    ) -> Life {
         Life {
             recorder,
+            message_id,
             brain: self.brain.clone(),
             means: Arc::clone(&self.means),
             inbox,
@@ -222,8 +251,9 @@ impl Agent {
             places: Arc::clone(&self.places),
             place: None,
             blocks: Blocks::default(),
+            stranded: 0,
             asked_at: None,
-            _registration: registration,
+            registration,
         }
     }
 
@@ -242,10 +272,15 @@ impl Agent {
 
     /// Answers what waits for a person on a task.
     pub async fn respond(&self, respond: HitlRespond) -> Result<HitlId, AgentError> {
-        let (task_id, response) = Response::of(respond);
-        match self.running.tell(&task_id, |reply| Command::Respond(response, reply)).await {
-            Err(AgentError::NotRunning) if self.stopping.is_cancelled() => Err(AgentError::Stopping),
-            Err(AgentError::NotRunning) => Err(AgentError::NotPending),
+        let task_id = respond.task_id.clone();
+        let response = Response::to(self.brain.pending_of(&task_id)?, respond);
+        let outcome = match response {
+            Ok(response) => self.tell(&task_id, |reply| Command::Respond(response, reply)).await,
+            Err(error) => Err(error),
+        };
+        match outcome {
+            Err(AgentError::NotPending) if sabotage::by(Saboteur::AnswerTwice) => Ok(HitlId::new()),
+            Err(AgentError::NotRunning | AgentError::UnknownTask) => Err(AgentError::NotPending),
             outcome => outcome,
         }
     }
@@ -290,7 +325,7 @@ impl Agent {
                 turn.request.clone(),
                 turn.opened_ts - 1,
             );
-            let life = self.life(recorder, registration, inbox);
+            let life = self.life(recorder, turn.message_id, registration, inbox);
             self.turns.spawn(until(self.stopped.clone(), life.take_up(turn)));
         }
         let keeper = keeper::keep(self.brain.clone(), Arc::clone(&self.means));
@@ -306,7 +341,10 @@ impl Agent {
         if tokio::time::timeout(deadline, self.turns.wait()).await.is_err() {
             tracing::info!(turns = self.turns.len(), "Turns are broken off in the middle of a step.");
             self.stopped.cancel();
-            self.turns.wait().await;
+            // What is still being stored is not broken off.
+            if tokio::time::timeout(LAST_WORDS, self.turns.wait()).await.is_err() {
+                tracing::warn!(turns = self.turns.len(), "The brain did not keep up with the end of turns.");
+            }
         }
         self.stopped.cancel();
     }
@@ -325,15 +363,8 @@ fn opening(recorder: &Recorder, request: Option<RequestName>, opened: &Opened, c
         record = record.cut(cut);
     }
     record = record.begin(NewTurn { turn_id: recorder.turn_id(), message_id, request });
-    for content in &opened.media {
-        if let Content::Media(media) = content
-            && let Some(data) = &media.data
-        {
-            record = record.media(media.hash.clone(), data.clone());
-        }
-    }
     let started = Event::ThreadLifecycle(Lifecycle::Started { message_id });
-    record.step(Step::Opened(opened.clone())).event(started)
+    record.attached(&opened.media).step(Step::Opened(opened.clone())).event(started)
 }
 
 /// Runs `work` until it ends or `over` is cancelled. Dropped at any await, a turn is as its journal says, and goes

@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use contract::engine::{Grant, PendingRequest, TaskSummary};
 use contract::event::Event;
-use contract::{CallId, GrantId, TaskId, Timestamp, TurnId};
+use contract::{CallId, HitlId, TaskId, Timestamp, TurnId};
 use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension as _};
 use service::clock::{Clock as _, SystemClock};
 use service::lock::{FileLock, Holder, LockError};
@@ -171,7 +171,11 @@ impl Brain {
         let write = schema::open(file)?;
         let reading = |error| BrainError::of(file, error);
         let point_reads = reader(file).map_err(reading)?;
-        let next = "SELECT COALESCE(MAX(task), 0) + 1 FROM tasks";
+        // Also above what a task that is gone may have left behind.
+        let next = "SELECT 1 + MAX(
+                COALESCE((SELECT MAX(task) FROM tasks), 0), COALESCE((SELECT MAX(task) FROM turns), 0),
+                COALESCE((SELECT MAX(task) FROM steps), 0), COALESCE((SELECT MAX(task) FROM events), 0)
+            )";
         let next_task = point_reads.query_row(next, [], |row| row.get(0)).map_err(reading)?;
         Ok(Self {
             shared: Arc::new(Shared {
@@ -195,9 +199,10 @@ impl Brain {
     }
 
     /// Writes something by itself, and waits until it is stored.
-    pub async fn write<F>(&self, write: F) -> Result<(), WriteError>
+    pub async fn write<T, F>(&self, write: F) -> Result<T, WriteError>
     where
-        F: Fn(&Rows<'_>) -> Result<(), rusqlite::Error> + Send + Sync + 'static,
+        T: Send + 'static,
+        F: Fn(&Rows<'_>) -> Result<T, rusqlite::Error> + Send + Sync + 'static,
     {
         let (batch, settled) = Once::batch(write);
         self.queue(batch);
@@ -219,20 +224,21 @@ impl Brain {
         self.read(read::last_task)
     }
 
-    /// At most `limit` events of `task` after `after`, oldest first. Blocks.
+    /// The events of `task` after `after`, oldest first: at most so many, and no more once they have so many bytes.
+    /// Blocks.
     pub fn events_after(
         &self,
         task: TaskRow,
         after: i64,
-        limit: usize,
+        bounds: (usize, usize),
     ) -> Result<Vec<StoredEvent>, rusqlite::Error> {
-        self.read_long(|reader| read::events_after(reader, task, after, limit))
+        self.read_long(|reader| read::events_after(reader, task, after, bounds))
     }
 
-    /// All events of `task` after `after`, as clients were told them. Blocks.
+    /// All events of `task` after `after` that this version knows, as clients were told them. Blocks.
     pub fn all_events_after(&self, task: TaskRow, after: i64) -> Result<Vec<Event>, rusqlite::Error> {
-        let stored = self.events_after(task, after, usize::MAX)?;
-        stored.into_iter().map(StoredEvent::into_event).collect()
+        let stored = self.events_after(task, after, (usize::MAX, usize::MAX))?;
+        Ok(stored.into_iter().filter_map(|event| event.into_event().ok()).collect())
     }
 
     /// The steps of all turns of `task`, oldest first. Blocks.
@@ -283,18 +289,14 @@ impl Brain {
         self.read_long(read::pending)
     }
 
+    /// What is shown to a person on the task, and not answered.
+    pub fn pending_of(&self, task_id: &TaskId) -> Result<Option<HitlId>, rusqlite::Error> {
+        self.read(|reader| read::pending_of(reader, task_id))
+    }
+
     /// What a person has allowed for good, oldest first. Blocks.
     pub fn grants(&self) -> Result<Vec<Grant>, rusqlite::Error> {
         self.read_long(read::grants)
-    }
-
-    /// Takes a grant back; whether there was one.
-    pub async fn revoke(&self, id: GrantId) -> Result<bool, RevokeError> {
-        let there = self.read(read::grants)?.iter().any(|grant| grant.id == id);
-        if there {
-            self.write(move |rows| rows.delete_grant(id)).await?;
-        }
-        Ok(there)
     }
 
     /// Whether a person has allowed `tool` for good, in `task` or everywhere.
@@ -345,18 +347,7 @@ impl Brain {
 }
 
 /// How long closing may take.
-const CLOSE_DEADLINE: Duration = Duration::from_secs(4);
-
-/// Why a grant was not taken back.
-#[derive(Debug, thiserror::Error)]
-pub enum RevokeError {
-    /// The brain could not be read.
-    #[error("the brain could not be read")]
-    Read(#[from] rusqlite::Error),
-    /// The brain could not be written.
-    #[error(transparent)]
-    Write(#[from] WriteError),
-}
+const CLOSE_DEADLINE: Duration = Duration::from_secs(2);
 
 /// A connection for reads.
 fn reader(file: &Path) -> Result<Connection, rusqlite::Error> {

@@ -34,7 +34,7 @@ use crate::tools::Toolbox;
 const BOUNDS: Bounds = Bounds {
     max_connections: 1_024,
     header_read_timeout: Duration::from_secs(30),
-    drain: Duration::from_secs(3),
+    drain: Duration::from_secs(2),
 };
 
 /// How long turns may take to come to the end of their step. With the drain and the closing of the brain it stays

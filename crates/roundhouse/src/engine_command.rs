@@ -1,5 +1,7 @@
 //! `roundhouse engine`: one user's engine.
 
+use std::time::Duration;
+
 use anyhow::Context as _;
 use clap::Subcommand;
 use engine::Engine;
@@ -52,7 +54,7 @@ fn serve(args: &Args) -> Result<(), Failure> {
         .enable_all()
         .build()
         .context("the runtime could not be started")?;
-    runtime.block_on(async {
+    let result = runtime.block_on(async {
         let mut endings = Endings::listen().context("signals cannot be listened for")?;
         let engine = Engine::start(config).await?;
         let address = engine.address().context("the engine's address is unknown")?;
@@ -67,5 +69,8 @@ fn serve(args: &Args) -> Result<(), Failure> {
         endings.end(engine.serve(shutdown.clone()), &shutdown).await;
         tracing::info!("The engine has stopped.");
         Ok(())
-    })
+    });
+    // Something that still reads a file, or cannot, must not keep the process.
+    runtime.shutdown_timeout(Duration::from_millis(500));
+    result
 }

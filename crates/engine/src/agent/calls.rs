@@ -7,6 +7,7 @@ use contract::HitlId;
 use contract::event::{Event, HitlKind, ToolCall, ToolResult, WorkingMemoryUpdate};
 use futures::stream::FuturesUnordered;
 use futures::{FutureExt as _, StreamExt as _};
+use service::clock::Clock;
 
 use super::run::{Stopped, TurnRun};
 use super::thread::{OUTCOME_UNKNOWN, OpenCall, OpenStage};
@@ -18,7 +19,7 @@ use crate::sabotage::{self, Saboteur};
 use crate::tools::{Invocation, Permission, Question, Tool, ToolError, ToolOutput, ToolStep};
 
 /// What is to be done with a call.
-enum Decision {
+enum Course {
     /// Run it, for the first time or anew.
     Run(Arc<dyn Tool>),
     /// Ask a person first.
@@ -41,43 +42,42 @@ impl TurnRun {
         let mut ready = Vec::new();
         for open in calls {
             match self.decide(&open) {
-                Decision::Run(tool) => ready.push((open, tool)),
-                Decision::AskLeave(tool) => {
+                Course::Run(tool) => ready.push((open, tool)),
+                Course::AskLeave(tool) => {
                     let question = Question { text: tool.leave_for(&open.call.input), options: None };
                     self.ask(&open.call, HitlKind::Permission, question).await?;
                 }
-                Decision::Refuse(reason) => self.refuse(&open, reason).await?,
+                Course::Refuse(reason) => self.refuse(&open, reason).await?,
             }
         }
         self.intend(&ready).await?;
+        let clock = &self.life.means.clock.clone();
         let mut running: FuturesUnordered<_> =
-            ready.into_iter().map(|(open, tool)| run(open, tool)).collect();
+            ready.into_iter().map(|(open, tool)| run(open, tool, clock)).collect();
         while let Some(ran) = self.attend(running.next()).await? {
             self.ran(ran).await?;
         }
         Ok(())
     }
 
-    fn decide(&self, OpenCall { call, stage, .. }: &OpenCall) -> Decision {
+    fn decide(&self, OpenCall { call, stage, .. }: &OpenCall) -> Course {
         if let Some(reason) = &call.broken {
-            return Decision::Refuse(reason.clone());
+            return Course::Refuse(reason.clone());
         }
         let tool = self.life.means.toolbox.find(&call.name);
         match (stage, tool) {
             // It may have run, also if the tool is no longer there.
             (OpenStage::Running, tool) => match tool {
-                Some(tool) if tool.idempotent() || sabotage::by(Saboteur::RerunTool) => Decision::Run(tool),
-                _ => Decision::Refuse(OUTCOME_UNKNOWN.into()),
+                Some(tool) if tool.idempotent() || sabotage::by(Saboteur::RerunTool) => Course::Run(tool),
+                _ => Course::Refuse(OUTCOME_UNKNOWN.into()),
             },
-            (_, None) => Decision::Refuse(format!("there is no tool called `{}`", call.name)),
-            (OpenStage::Ready, Some(tool)) => Decision::Run(tool),
+            (_, None) => Course::Refuse(format!("there is no tool called `{}`", call.name)),
+            (OpenStage::Ready, Some(tool)) => Course::Run(tool),
             (OpenStage::New, Some(tool)) => match tool.permission() {
-                Permission::Allow => Decision::Run(tool),
-                Permission::Ask if self.is_granted(&call.name) => Decision::Run(tool),
-                Permission::Ask => Decision::AskLeave(tool),
-                Permission::Deny => {
-                    Decision::Refuse(format!("the tool `{}` may not be used here", call.name))
-                }
+                Permission::Allow => Course::Run(tool),
+                Permission::Ask if self.is_granted(&call.name) => Course::Run(tool),
+                Permission::Ask => Course::AskLeave(tool),
+                Permission::Deny => Course::Refuse(format!("the tool `{}` may not be used here", call.name)),
             },
         }
     }
@@ -154,12 +154,13 @@ impl TurnRun {
 }
 
 /// Runs one tool. What goes wrong in it becomes the call's outcome.
-async fn run(open: OpenCall, tool: Arc<dyn Tool>) -> Ran {
+async fn run(open: OpenCall, tool: Arc<dyn Tool>, clock: &Arc<dyn Clock>) -> Ran {
     let OpenCall { call, answers, .. } = open;
-    let began = std::time::Instant::now();
+    let began = clock.monotonic();
     let invocation = Invocation { input: call.input.clone(), answers };
     let result = AssertUnwindSafe(tool.run(invocation)).catch_unwind().await;
-    let duration_ms = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
+    let elapsed = clock.monotonic().saturating_sub(began);
+    let duration_ms = u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX);
     let result = result.unwrap_or_else(|_| Err(ToolError("the tool crashed".into())));
     Ran { call, result, duration_ms }
 }

@@ -3,6 +3,7 @@
 use contract::event::{Event, Failure, FailureCode, Lifecycle, ToolResult};
 use contract::{CallId, MessageId};
 
+use crate::brain::WriteError;
 use crate::brain::steps::{Said, Step, TurnOutcome};
 use crate::channel::{Record, Recorder};
 use crate::models::{ModelError, ModelErrorKind};
@@ -13,15 +14,13 @@ pub(super) async fn errored(
     message_id: MessageId,
     before: Vec<Event>,
     failure: Failure,
-) {
-    let turn_id = recorder.turn_id();
-    tracing::warn!(turn.id = %turn_id, code = ?failure.code, message = failure.message, "A turn failed.");
+) -> Result<(), WriteError> {
+    // What the provider said is in the journal; it may hold what the user did.
+    tracing::warn!(turn.id = %recorder.turn_id(), code = ?failure.code, "A turn failed.");
     let outcome = TurnOutcome::Errored { failure: failure.clone() };
     let errored = Event::ThreadLifecycle(Lifecycle::Errored { message_id });
     let record = Record::new().step(Step::Ended { outcome }).events(before);
-    if let Err(error) = recorder.commit(record.event(errored).event(Event::Error(failure))).await {
-        tracing::error!(%error, turn.id = %turn_id, "A failed turn could not be ended.");
-    }
+    recorder.commit(record.event(errored).event(Event::Error(failure))).await
 }
 
 /// What clients are told of a call whose result nobody will know.

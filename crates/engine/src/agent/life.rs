@@ -1,10 +1,11 @@
-//! A turn's life: begun or taken up, at work, at rest while a person is needed, and at work again.
+//! A turn's life: begun or taken up, at work, at rest while a person is needed, stranded while the brain cannot be
+//! used, and over.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use contract::event::{Event, Failure, FailureCode, HitlKind, HitlRequest, Lifecycle};
-use contract::{HitlId, Timestamp, TurnId};
+use contract::{HitlId, MessageId, Timestamp, TurnId};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 
@@ -13,18 +14,22 @@ use super::run::TurnRun;
 use super::running::{Inbox, Registration};
 use super::stream::{Blocks, block_stop};
 use super::telling::Telling;
-use super::thread::{LoadError, Thread};
+use super::thread::{LoadError, Next, Thread};
 use super::{Means, ending};
-use crate::brain::{Brain, OpenTurn};
+use crate::brain::{Brain, OpenTurn, WriteError};
 use crate::channel::{Record, Recorder};
 use crate::sabotage::{self, Saboteur};
 
 /// How many starts of the engine may take a turn up without it getting on.
 const RESUME_LIMIT: u32 = 8;
+/// How long a stranded turn waits before it tries the brain, at first and at most.
+const STRANDED: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(8));
 
 /// What a turn has from its beginning to its end, at work and at rest.
 pub(super) struct Life {
     pub(super) recorder: Recorder,
+    /// The user's message.
+    pub(super) message_id: MessageId,
     pub(super) brain: Brain,
     pub(super) means: Arc<Means>,
     pub(super) inbox: Inbox,
@@ -36,10 +41,24 @@ pub(super) struct Life {
     pub(super) place: Option<OwnedSemaphorePermit>,
     /// The blocks of its stream.
     pub(super) blocks: Blocks,
+    /// How often it was taken up again after the brain could not be used, since its last step.
+    pub(super) stranded: u32,
     /// When the person was asked for whom it waits.
     pub(super) asked_at: Option<Timestamp>,
     /// Makes it known to those who want to tell it something.
-    pub(super) _registration: Registration,
+    pub(super) registration: Registration,
+}
+
+/// Where in its life a turn is.
+pub(super) enum State {
+    /// It does what comes next.
+    AtWork(Box<TurnRun>),
+    /// It waits for a person.
+    Resting(Resting),
+    /// It waits until the brain can be used again.
+    Stranded(Life),
+    /// It has ended, or the engine has.
+    Over,
 }
 
 impl Life {
@@ -69,62 +88,127 @@ impl Life {
         self.means.hitl_ttl.saturating_sub(Duration::from_millis(u64::try_from(waited).unwrap_or(0)))
     }
 
-    /// Runs a turn that was just opened; `thread` where it has been read.
+    /// Lives a turn that was just opened; `thread` where it has been read.
     pub(super) async fn begin(self, thread: Option<Thread>) {
-        match thread {
-            Some(thread) => live(Some(TurnRun::new(self, thread, Telling::default(), 0))).await,
-            None => live(self.load().await).await,
-        }
+        self.registration.opened();
+        let state = match thread {
+            Some(thread) => State::AtWork(Box::new(TurnRun::new(self, thread, Telling::default(), 0))),
+            None => self.load().await.map_or_else(State::Stranded, |run| State::AtWork(Box::new(run))),
+        };
+        live(state).await;
     }
 
     /// Goes on with a turn after a restart of the engine.
-    pub(super) async fn take_up(mut self, turn: OpenTurn) {
+    pub(super) async fn take_up(self, turn: OpenTurn) {
+        self.registration.opened();
+        live(self.taken_up(turn).await).await;
+    }
+
+    async fn taken_up(mut self, turn: OpenTurn) -> State {
         if let Some(pending) = turn.pending {
             self.asked_at = Some(pending.created_at);
-            return live(self.rest().wait().await).await;
+            let (brain, task) = (self.brain.clone(), self.recorder.channel().task());
+            let open_calls = blocking(move || brain.open_calls(task, turn.turn_id)).await;
+            if open_calls.is_some_and(|calls| calls.is_ok_and(|calls| calls.is_empty())) {
+                return State::Resting(self.rest());
+            }
         }
         // On record, and judged, before the journal is read: reading it may be what kills the engine.
         if !sabotage::by(Saboteur::ForgetStarts)
             && let Err(error) = self.recorder.commit(Record::new().start()).await
         {
-            tracing::error!(%error, turn.id = %turn.turn_id, "A turn could not be taken up.");
-            return;
+            return self.strand(&error);
         }
         if turn.starts >= RESUME_LIMIT {
-            return self.give_up(turn).await;
+            return self.give_up().await;
         }
-        let Some(run) = self.load_after(turn.starts + 1).await else { return };
-        let resumed = Event::ThreadLifecycle(Lifecycle::Resumed { message_id: turn.message_id });
-        match run.life.recorder.commit(Record::new().event(resumed)).await {
-            Ok(()) => live(Some(run)).await,
-            Err(error) => {
-                tracing::error!(%error, turn.id = %turn.turn_id, "A turn could not be taken up.");
+        match self.load_after(turn.starts + 1).await {
+            // Nothing is left to do but to wait, which no number of starts ends.
+            Ok(run) if matches!(run.thread.next(), Next::Wait(_)) => {
+                match run.life.recorder.commit(Record::new().forget_starts()).await {
+                    Ok(()) => State::Resting(run.life.rest()),
+                    Err(error) => run.life.strand(&error),
+                }
             }
+            Ok(run) => run.resumed().await,
+            Err(stranded) => State::Stranded(stranded),
         }
     }
 
     /// Ends a turn that kills the engine, or never gets on. Its journal is not read.
-    async fn give_up(self, turn: OpenTurn) {
+    async fn give_up(self) -> State {
         let message =
             format!("{RESUME_LIMIT} starts of the engine took this turn up and none got on with it");
-        let failure = Failure { code: FailureCode::ResumeLimit, message, retryable: false };
-        let (brain, task) = (self.brain.clone(), self.recorder.channel().task());
+        self.abandon(Failure { code: FailureCode::ResumeLimit, message, retryable: false }).await
+    }
+
+    /// Ends a turn whose journal is not read.
+    async fn abandon(self, failure: Failure) -> State {
+        let (brain, task, turn_id) = (self.brain.clone(), self.recorder.channel().task(), self.turn_id());
         let told = move || {
-            let open = brain.block_counts(task, turn.turn_id)?.open();
-            let calls = brain.open_calls(task, turn.turn_id)?;
+            let open = brain.block_counts(task, turn_id)?.open();
+            let calls = brain.open_calls(task, turn_id)?;
             let results = calls.into_iter().map(|(call_id, tool)| ending::without_result(call_id, tool));
             Ok::<Vec<Event>, rusqlite::Error>(open.map(block_stop).into_iter().chain(results).collect())
         };
         let before = blocking(told).await.and_then(Result::ok).unwrap_or_default();
-        ending::errored(&self.recorder, turn.message_id, before, failure).await;
+        match ending::errored(&self.recorder, self.message_id, before, failure).await {
+            Ok(()) => State::Over,
+            Err(error) => self.strand(&error),
+        }
     }
 
-    /// Reads where the turn stands. Where that cannot be read, the turn stays open; none then.
-    pub(super) async fn load(self) -> Option<TurnRun> {
+    /// The brain could not be written.
+    pub(super) fn strand(self, error: &WriteError) -> State {
+        tracing::error!(%error, turn.id = %self.turn_id(), "A turn waits until the brain can be written again.");
+        State::Stranded(self)
+    }
+
+    /// Waits until the brain can be used again, and goes on from what is stored. Meanwhile the turn can be told
+    /// nothing, since nothing of it could be kept.
+    async fn recover(mut self) -> State {
+        let (first, longest) = STRANDED;
+        let pause = first.saturating_mul(1 << self.stranded.min(5)).min(longest);
+        if !self.sit_out(pause).await {
+            return State::Over;
+        }
+        self.recorder.mend();
+        // What can be written again and again and never gets on would be billed each time.
+        if self.stranded > RESUME_LIMIT {
+            return self.abandon(ending::unexpected()).await;
+        }
+        match self.load().await {
+            Ok(run) => run.resumed().await,
+            Err(mut life) => {
+                life.stranded += 1;
+                State::Stranded(life)
+            }
+        }
+    }
+
+    /// Waits, and refuses what the turn is told; whether the engine goes on.
+    async fn sit_out(&mut self, pause: Duration) -> bool {
+        let clock = self.means.clock.clone();
+        let mut over = clock.sleep(pause);
+        loop {
+            tokio::select! {
+                biased;
+                () = self.stopping.cancelled() => return false,
+                Some(command) = self.inbox.recv() => command.refuse(),
+                () = &mut over => return true,
+            }
+        }
+    }
+
+    /// Reads where the turn stands.
+    ///
+    /// # Errors
+    /// The turn, whose journal could not be read.
+    pub(super) async fn load(self) -> Result<TurnRun, Self> {
         self.load_after(0).await
     }
 
-    async fn load_after(mut self, starts: u32) -> Option<TurnRun> {
+    async fn load_after(mut self, starts: u32) -> Result<TurnRun, Self> {
         let (brain, channel) = (self.brain.clone(), Arc::clone(self.recorder.channel()));
         let turn_id = self.turn_id();
         let read = move || {
@@ -135,26 +219,48 @@ impl Life {
             let started = brain.block_counts(task, turn_id)?.started;
             Ok::<_, LoadError>((thread, telling, started))
         };
-        match blocking(read).await? {
-            Ok((thread, telling, started)) => {
+        match blocking(read).await {
+            Some(Ok((thread, telling, started))) => {
                 self.blocks = Blocks::after(started, telling.open_block());
-                Some(TurnRun::new(self, thread, telling, starts))
+                Ok(TurnRun::new(self, thread, telling, starts))
             }
-            Err(error) => {
+            Some(Err(error)) => {
                 tracing::error!(%error, turn.id = %turn_id, "A turn's journal could not be read.");
-                None
+                Err(self)
+            }
+            // The runtime is shutting down.
+            None => Err(self),
+        }
+    }
+}
+
+impl TurnRun {
+    /// Tells that the turn goes on, if there is something to do.
+    async fn resumed(mut self) -> State {
+        self.life.stranded += 1;
+        if matches!(self.thread.next(), Next::Wait(_)) {
+            return State::Resting(self.life.rest());
+        }
+        let resumed = Event::ThreadLifecycle(Lifecycle::Resumed { message_id: self.life.message_id });
+        match self.life.recorder.commit(Record::new().event(resumed)).await {
+            Ok(()) => State::AtWork(Box::new(self)),
+            Err(error) => {
+                // Nothing was asked of anybody, so this try does not count.
+                self.life.stranded -= 1;
+                self.life.strand(&error)
             }
         }
     }
 }
 
 /// Lives a turn to its end, or until the engine stops.
-async fn live(run: Option<TurnRun>) {
-    let mut next = run;
-    while let Some(run) = next {
-        next = match run.go().await {
-            Some(resting) => Resting::wait(resting).await,
-            None => None,
+async fn live(mut state: State) {
+    loop {
+        state = match state {
+            State::AtWork(run) => run.go().await,
+            State::Resting(resting) => resting.wait().await,
+            State::Stranded(life) => life.recover().await,
+            State::Over => break,
         };
     }
     if sabotage::by(Saboteur::LeakTurns) {

@@ -20,14 +20,14 @@ const DEFAULT_MAX_TURNS: u64 = 50;
 pub(super) struct Order {
     pub(super) task_id: TaskId,
     pub(super) request: Option<RequestName>,
-    from: From,
+    start: Start,
     message: String,
     media: Vec<Content>,
     options: TurnOptions,
 }
 
 /// From where the thread is to go on, as the caller names it.
-enum From {
+enum Start {
     End,
     Edit(String),
     Retry(String),
@@ -37,16 +37,16 @@ impl Order {
     /// Checks a request. `model` is asked whether it takes what is attached.
     pub(super) fn parse(request: Execute, model: Option<&dyn ChatModel>) -> Result<Self, AgentError> {
         let invalid = |message: &str| Err(AgentError::Invalid(message.to_owned()));
-        let named = request.client_request_id.clone().map(|id| named(&id, &request));
-        let from = match (request.edit_message_id, request.retry_message_id) {
+        let named = request.client_request_id.as_ref().map(|id| named(id, &request));
+        let start = match (request.edit_message_id, request.retry_message_id) {
             (Some(_), Some(_)) => {
                 return invalid("`edit_message_id`, `retry_message_id`: only one of them can be given");
             }
-            (Some(id), None) => From::Edit(id),
-            (None, Some(id)) => From::Retry(id),
-            (None, None) => From::End,
+            (Some(id), None) => Start::Edit(id),
+            (None, Some(id)) => Start::Retry(id),
+            (None, None) => Start::End,
         };
-        if let From::Retry(_) = from {
+        if let Start::Retry(_) = start {
             if !request.media.is_empty() {
                 return invalid("`media`: cannot be given with `retry_message_id`, which adds no message");
             }
@@ -59,7 +59,7 @@ impl Order {
         Ok(Self {
             task_id: request.task_id,
             request: named,
-            from,
+            start,
             message: request.message,
             media: attached("media", request.media, model)?,
             options: TurnOptions {
@@ -72,22 +72,22 @@ impl Order {
 
     /// Whether the turn goes on from an earlier message, so that the thread must be there.
     pub(super) fn goes_back(&self) -> bool {
-        !matches!(self.from, From::End)
+        !matches!(self.start, Start::End)
     }
 
     /// How the turn opens on `thread`, and what it takes out of it.
     pub(super) fn opening(self, thread: Option<&Thread>) -> Result<(Opened, Cut), AgentError> {
-        let Self { from, message, media, options, .. } = self;
-        let (message_id, message, base, cut) = match from {
-            From::End => (MessageId::new(), message, Base::End, Cut::default()),
-            From::Edit(id) => {
+        let Self { start, message, media, options, .. } = self;
+        let (message_id, message, base, cut) = match start {
+            Start::End => (MessageId::new(), message, Base::End, Cut::default()),
+            Start::Edit(id) => {
                 let edit = |(branch, message_id): (&Branch, MessageId)| {
                     let base = Base::Edit { message_id };
                     Ok((MessageId::new(), message, base, branch.cut(base)?))
                 };
                 find(thread, &id).and_then(edit).map_err(|reason| not_there(&id, reason))?
             }
-            From::Retry(id) => {
+            Start::Retry(id) => {
                 let retry = |(branch, message_id): (&Branch, MessageId)| {
                     let base = Base::Retry { message_id };
                     Ok((branch.answered_by_retry(message_id)?, String::new(), base, branch.cut(base)?))
@@ -108,7 +108,7 @@ fn find<'a>(thread: Option<&'a Thread>, id: &str) -> Result<(&'a Branch, Message
 
 fn not_there(id: &str, reason: NotThere) -> AgentError {
     match reason {
-        NotThere::Unknown => AgentError::UnknownMessage(format!("`{id}`: {reason}")),
+        NotThere::Unknown => AgentError::UnknownMessage(format!("`{}`: {reason}", shortened(id))),
         NotThere::NotEditable => AgentError::Invalid(format!("`edit_message_id`: {reason}")),
     }
 }
@@ -144,11 +144,25 @@ pub(super) fn attached(
 
 /// A request by its name, with what it asks for.
 fn named(id: &ClientRequestId, request: &Execute) -> RequestName {
-    let mut asked = request.clone();
-    asked.client_request_id = None;
-    // A request that was read from JSON can be written as JSON.
-    let asked = serde_json::to_vec(&asked).unwrap_or_default();
-    RequestName { id: id.as_str().to_owned(), hash: hex(&Sha256::digest(asked)) }
+    let Execute {
+        message, media, direct, edit_message_id, retry_message_id, max_turns, super_thinking, ..
+    } = request;
+    let mut asked = Sha256::new();
+    let options = (message, edit_message_id, retry_message_id, direct, max_turns, super_thinking);
+    // A tuple of texts and numbers can always be written.
+    asked.update(serde_json::to_vec(&options).unwrap_or_default());
+    for block in media {
+        match block {
+            ContentBlock::Text(text) => asked.update(Sha256::digest(text)),
+            ContentBlock::Media(media) => asked.update(Sha256::digest(&media.data)),
+        }
+    }
+    RequestName { id: id.as_str().to_owned(), hash: hex(&asked.finalize()) }
+}
+
+/// As much of an id as a message repeats.
+fn shortened(id: &str) -> String {
+    id.chars().take(64).collect()
 }
 
 fn hex(bytes: &[u8]) -> String {

@@ -3,23 +3,22 @@
 use contract::content::ContentBlock;
 use contract::engine::{GrantScope, HitlRespond};
 use contract::event::{Event, HitlKind, HitlResolved};
-use contract::{GrantId, HitlId, TaskId};
+use contract::{GrantId, HitlId};
 
 use super::calls::{tool_call, tool_result};
-use super::life::Life;
+use super::life::{Life, State};
 use super::run::{Stopped, TurnRun, answer};
 use super::running::Reply;
-use super::thread::Asked;
+use super::thread::{Asked, Next};
 use super::{AgentError, order};
 use crate::brain::NewGrant;
 use crate::brain::steps::Step;
 use crate::channel::Record;
 use crate::models::{Content, ToolOutcome};
-use crate::sabotage::{self, Saboteur};
 
 /// A person's answer, as it was sent.
 pub(super) struct Response {
-    request_id: Option<String>,
+    request_id: HitlId,
     answer: String,
     feedback: Option<String>,
     content_blocks: Vec<ContentBlock>,
@@ -27,11 +26,16 @@ pub(super) struct Response {
 }
 
 impl Response {
-    /// The answer, and the task that it is for.
-    pub(super) fn of(respond: HitlRespond) -> (TaskId, Self) {
-        let HitlRespond { task_id, answer, feedback, content_blocks, request_id, scope } = respond;
+    /// An answer to what is `pending` when it comes: one that waits behind another answer is none to what that one
+    /// brings up, which nobody has seen.
+    pub(super) fn to(pending: Option<HitlId>, respond: HitlRespond) -> Result<Self, AgentError> {
+        let HitlRespond { answer, feedback, content_blocks, request_id, scope, .. } = respond;
+        let pending = pending.ok_or(AgentError::NotPending)?;
+        if request_id.is_some_and(|request_id| request_id != pending.to_string()) {
+            return Err(AgentError::NotPending);
+        }
         let feedback = feedback.filter(|feedback| !feedback.trim().is_empty());
-        (task_id, Self { request_id, answer, feedback, content_blocks, scope })
+        Ok(Self { request_id: pending, answer, feedback, content_blocks, scope })
     }
 
     /// What the answer means to a request of `kind`.
@@ -67,10 +71,6 @@ impl TurnRun {
     pub(super) async fn respond(&mut self, response: Response, reply: Reply<HitlId>) -> Result<(), Stopped> {
         let (asked, decision, given) = match self.judge(&response) {
             Ok(judged) => judged,
-            Err(AgentError::NotPending) if sabotage::by(Saboteur::AnswerTwice) => {
-                let _ = reply.send(Ok(HitlId::new()));
-                return Ok(());
-            }
             Err(error) => {
                 // Who answered may have gone.
                 let _ = reply.send(Err(error));
@@ -85,7 +85,7 @@ impl TurnRun {
     /// What is answered, how, and what was given with it.
     fn judge(&self, response: &Response) -> Result<(Asked, Decision, Vec<Content>), AgentError> {
         let asked = self.thread.asked().first().ok_or(AgentError::NotPending)?;
-        if response.request_id.as_ref().is_some_and(|id| *id != asked.request_id.to_string()) {
+        if response.request_id != asked.request_id {
             return Err(AgentError::NotPending);
         }
         let decision = response.decide(asked.kind)?;
@@ -103,14 +103,7 @@ impl TurnRun {
     ) -> Result<(), crate::brain::WriteError> {
         let Asked { request_id, call_id, .. } = asked;
         let Response { answer, feedback, .. } = response;
-        let mut record = Record::new().settle(request_id).against_power_loss();
-        for content in &given {
-            if let Content::Media(media) = content
-                && let Some(data) = &media.data
-            {
-                record = record.media(media.hash.clone(), data.clone());
-            }
-        }
+        let mut record = Record::new().settle(request_id).attached(&given).against_power_loss();
         let mut events = vec![Event::HitlResolved(HitlResolved { request_id, answer: answer.clone() })];
         let mut remarks = given;
         let mut refused = None;
@@ -161,30 +154,37 @@ impl Life {
     /// The turn waits for a person, and lets go of what it does not need for that.
     pub(super) fn rest(mut self) -> Resting {
         self.place = None;
-        self.recorder.rest();
+        self.recorder.forget_published();
         Resting { life: self }
     }
 }
 
 impl Resting {
-    /// Waits until the turn is told something; none if it ended, or if the engine stops.
-    pub(super) async fn wait(mut self) -> Option<TurnRun> {
+    /// Waits until the turn is told something, or nobody has answered in time.
+    pub(super) async fn wait(mut self) -> State {
         let clock = self.life.means.clock.clone();
         let patience = self.life.patience();
         let command = tokio::select! {
             biased;
-            () = self.life.stopping.cancelled() => return None,
-            command = self.life.inbox.recv() => Some(command?),
+            () = self.life.stopping.cancelled() => return State::Over,
+            command = self.life.inbox.recv() => match command {
+                Some(command) => Some(command),
+                None => return State::Over,
+            },
             () = clock.sleep(patience) => None,
         };
-        let mut run = self.life.load().await?;
+        let mut run = match self.life.load().await {
+            Ok(run) => run,
+            Err(stranded) => return State::Stranded(stranded),
+        };
         match command {
             None => run.expire().await,
             Some(command) => match run.obey(command).await {
-                Ok(()) => return Some(run),
+                // It may have been told something that was no answer.
+                Ok(()) if matches!(run.thread.next(), Next::Wait(_)) => State::Resting(run.life.rest()),
+                Ok(()) => State::AtWork(Box::new(run)),
                 Err(stopped) => run.stop(stopped).await,
             },
         }
-        None
     }
 }

@@ -100,7 +100,7 @@ async fn only_the_step_that_broke_is_void() {
     assert_eq!(voids(&events).iter().map(|event| event.kind.as_str()).collect::<Vec<_>>(), ["tool_result"]);
     // The attempt that broke off is billed all the same.
     let usages: Vec<u64> = events.iter().filter_map(|event| event.data["output_tokens"].as_u64()).collect();
-    assert!(usages.len() == 3 && usages.is_sorted(), "{usages:?}");
+    assert!(usages.len() == 2 && usages[1] > usages[0], "{usages:?}");
     let shape = events.iter().map(|event| event.phase().unwrap_or(&event.kind));
     let shape: Vec<&str> = shape.filter(|name| *name != "usage").collect();
     let retrying = shape.iter().position(|name| *name == "retrying").unwrap();

@@ -7,8 +7,7 @@ use contract::event::{Event, Failure, FailureCode, Lifecycle, StopReason};
 use contract::{MessageId, TurnId};
 use futures::{FutureExt as _, StreamExt as _};
 
-use super::life::Life;
-use super::people::Resting;
+use super::life::{Life, State};
 use super::running::{Command, Reply};
 use super::telling::{Tell, Telling};
 use super::thread::{Next, Thread};
@@ -37,7 +36,7 @@ pub(super) enum Stopped {
     Cancelled(Reply<TurnId>),
     /// The engine stops. The turn goes on at the next start.
     ForNow,
-    /// The brain cannot be written, so nothing can be said. The turn stays open and goes on at the next start.
+    /// The brain cannot be written, so nothing can be said. The turn stays open until it can.
     Unwritable(WriteError),
 }
 
@@ -63,18 +62,17 @@ impl TurnRun {
     }
 
     /// Runs the turn to its end, or to where a person is needed.
-    pub(super) async fn go(mut self) -> Option<Resting> {
+    pub(super) async fn go(mut self) -> State {
         let ended = AssertUnwindSafe(self.steps()).catch_unwind().await;
         match ended {
-            Ok(Ok(Pace::Ended)) => {}
-            Ok(Ok(Pace::Rests)) => return Some(self.life.rest()),
+            Ok(Ok(Pace::Ended)) => State::Over,
+            Ok(Ok(Pace::Rests)) => State::Resting(self.life.rest()),
             Ok(Err(stopped)) => self.stop(stopped).await,
             Err(_) => {
                 tracing::error!(turn.id = %self.life.turn_id(), "A turn panicked.");
-                self.fail(ending::unexpected()).await;
+                self.fail(ending::unexpected()).await
             }
         }
-        None
     }
 
     async fn steps(&mut self) -> Result<Pace, Stopped> {
@@ -165,6 +163,10 @@ impl TurnRun {
         self.life.recorder.commit(record).await?;
         let ts = self.life.recorder.last_ts();
         for step in steps {
+            if step.moves_on() {
+                self.starts = 0;
+                self.life.stranded = 0;
+            }
             self.thread.apply(step, ts);
         }
         Ok(())
@@ -177,7 +179,6 @@ impl TurnRun {
             let error = match self.attempt(retry.attempt()).await? {
                 Ok((model, answer)) => {
                     self.life.means.gateway.note(Ok(()));
-                    self.starts = 0;
                     return Ok(self.answered(model, answer).await?);
                 }
                 Err(error) => error,
@@ -190,7 +191,7 @@ impl TurnRun {
                 return Err(Stopped::Failed(ending::provider_failure(&error)));
             };
             let turn_id = self.life.turn_id();
-            tracing::warn!(turn.id = %turn_id, attempt, %error, "A model call failed and is repeated.");
+            tracing::warn!(turn.id = %turn_id, attempt, kind = ?error.kind, "A model call failed and is repeated.");
             let clock = self.life.means.clock.clone();
             self.attend_until_stop(async move { clock.sleep(delay).await }).await?;
         }
@@ -279,10 +280,8 @@ impl TurnRun {
             return Ok(());
         }
         let model = self.life.means.gateway.model().map(|model| model.name().to_owned()).unwrap_or_default();
-        let mut usage = self.thread.turn().usage().clone();
-        tokens.add_to(&mut usage);
-        usage.model.clone_from(&model);
-        self.commit(Step::Spent { model, tokens }, vec![Event::Usage(usage)]).await
+        // Clients are told with the answer, or at the end.
+        self.commit(Step::Spent { model, tokens }, Vec::new()).await
     }
 
     /// Ends the turn well, unless it was told something in the last moment; whether it did.
@@ -312,41 +311,43 @@ impl TurnRun {
         Ok(true)
     }
 
-    /// Ends the turn as `stopped` says.
-    pub(super) async fn stop(self, stopped: Stopped) {
+    /// Ends the turn, or does not, as `stopped` says.
+    pub(super) async fn stop(self, stopped: Stopped) -> State {
         match stopped {
             Stopped::Failed(failure) => self.fail(failure).await,
             Stopped::Cancelled(reply) => self.cancel(reply).await,
-            Stopped::ForNow => {}
-            Stopped::Unwritable(error) => {
-                tracing::error!(%error, turn.id = %self.life.turn_id(), "A turn stopped; it goes on at the next start.");
-            }
+            Stopped::ForNow => State::Over,
+            Stopped::Unwritable(error) => self.life.strand(&error),
         }
     }
 
     /// Ends the turn with `failure`.
-    async fn fail(mut self, failure: Failure) {
+    async fn fail(mut self, failure: Failure) -> State {
         let before = self.closing();
-        ending::errored(&self.life.recorder, self.thread.turn().message_id(), before, failure).await;
+        match ending::errored(&self.life.recorder, self.life.message_id, before, failure).await {
+            Ok(()) => State::Over,
+            Err(error) => self.life.strand(&error),
+        }
     }
 
     /// The person did not answer in time.
-    pub(super) async fn expire(self) {
+    pub(super) async fn expire(self) -> State {
         let message =
             "nobody answered in time, so the turn was ended; send the message again to go on".into();
-        self.fail(Failure { code: FailureCode::HitlExpired, message, retryable: true }).await;
+        self.fail(Failure { code: FailureCode::HitlExpired, message, retryable: true }).await
     }
 
     /// Ends the turn by the user's wish. What the model has said so far stays in the conversation.
-    async fn cancel(mut self, reply: Reply<TurnId>) {
+    async fn cancel(mut self, reply: Reply<TurnId>) -> State {
         let said = self.telling.text().map(ending::said);
         let mut events = self.closing();
         let message_id = self.thread.turn().message_id();
         events.push(Event::ThreadLifecycle(Lifecycle::Cancelled { message_id }));
         let turn_id = self.life.turn_id();
         let committed = self.commit(Step::Ended { outcome: TurnOutcome::Cancelled { said } }, events).await;
-        if let Err(Stopped::Unwritable(error)) = answer(reply, turn_id, committed) {
-            tracing::error!(%error, turn.id = %turn_id, "A turn could not be cancelled; it goes on at the next start.");
+        match answer(reply, turn_id, committed) {
+            Ok(()) => State::Over,
+            Err(stopped) => Box::pin(self.stop(stopped)).await,
         }
     }
 
@@ -354,7 +355,8 @@ impl TurnRun {
     fn closing(&mut self) -> Vec<Event> {
         let open = self.thread.calls_told_open();
         let results = open.map(|call| ending::without_result(call.call_id, call.name.clone()));
-        self.life.blocks.stop().into_iter().chain(results).collect()
+        let usage = self.thread.turn().usage_untold().cloned().map(Event::Usage);
+        self.life.blocks.stop().into_iter().chain(results).chain(usage).collect()
     }
 }
 

@@ -7,11 +7,11 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use contract::{HitlId, MessageId, TaskId, TurnId};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 
 use super::AgentError;
 use super::people::Response;
-use crate::brain::RequestName;
+use crate::brain::{RequestName, WriteError};
 
 /// How many commands may wait for a turn. Each is one person's doing.
 const COMMANDS: usize = 32;
@@ -24,6 +24,20 @@ pub(super) enum Command {
     Steer(String, Reply<MessageId>),
     /// A person's answer.
     Respond(Response, Reply<HitlId>),
+}
+
+impl Command {
+    /// The turn cannot do it: the brain cannot be written.
+    pub(super) fn refuse(self) {
+        let unwritable =
+            || AgentError::Write(WriteError { reason: "it could not be, and is being tried".into() });
+        // Who asked may have gone.
+        match self {
+            Self::Cancel(reply) => drop(reply.send(Err(unwritable()))),
+            Self::Steer(_, reply) => drop(reply.send(Err(unwritable()))),
+            Self::Respond(_, reply) => drop(reply.send(Err(unwritable()))),
+        }
+    }
 }
 
 /// Where the outcome of a command goes. Dropped, it says that the turn is over.
@@ -41,6 +55,8 @@ pub(super) struct Handle {
     pub(super) request: Option<RequestName>,
     /// The `ts` after which its events come.
     pub(super) after: i64,
+    /// Whether it is open. Closed before that, it never will be.
+    pub(super) opened: watch::Receiver<bool>,
     commands: mpsc::Sender<Command>,
 }
 
@@ -56,6 +72,14 @@ pub(super) struct Registration {
     running: Running,
     task_id: TaskId,
     turn_id: TurnId,
+    opened: watch::Sender<bool>,
+}
+
+impl Registration {
+    /// The turn is on record: who asked for the same one may join it.
+    pub(super) fn opened(&self) {
+        self.opened.send_replace(true);
+    }
 }
 
 impl Running {
@@ -74,8 +98,9 @@ impl Running {
         after: i64,
     ) -> (Registration, Inbox) {
         let (commands, inbox) = mpsc::channel(COMMANDS);
-        turns.insert(task_id.clone(), Handle { turn_id, request, after, commands });
-        (Registration { running: self.clone(), task_id: task_id.clone(), turn_id }, inbox)
+        let (opened, receiver) = watch::channel(false);
+        turns.insert(task_id.clone(), Handle { turn_id, request, after, opened: receiver, commands });
+        (Registration { running: self.clone(), task_id: task_id.clone(), turn_id, opened }, inbox)
     }
 
     /// Tells the turn of `task_id` something, and waits for the outcome.

@@ -5,7 +5,7 @@ use contract::{GrantId, TaskId, TurnId};
 
 use super::life::blocking;
 use super::{Agent, AgentError, listing};
-use crate::brain::{Brain, RevokeError};
+use crate::brain::Brain;
 
 impl Agent {
     /// A page of the tasks, the one changed last first.
@@ -31,12 +31,20 @@ impl Agent {
             // As a turn takes it: no other turn can begin while the task is being deleted.
             channel.begin(TurnId::new()).map_err(|_| AgentError::Busy)?
         };
-        let task = recorder.channel().task();
-        self.brain.write(move |rows| rows.delete_task(task)).await?;
-        recorder.rest();
-        // From here on the name belongs to whoever takes it next.
-        self.channels.forget(task_id);
-        Ok(())
+        let (brain, channels, running) = (self.brain.clone(), self.channels.clone(), self.running.clone());
+        let task_id = task_id.clone();
+        // Goes on by itself, also if the caller is gone: nobody may have the channel before the task is gone.
+        let deletion = self.turns.spawn(async move {
+            let task = recorder.channel().task();
+            brain.write(move |rows| rows.delete_task(task)).await?;
+            recorder.forget_published();
+            // From here on the name belongs to whoever takes it next.
+            let _turns = running.turns();
+            channels.forget(&task_id);
+            drop(recorder);
+            Ok(())
+        });
+        deletion.await.unwrap_or(Err(AgentError::Stopping))
     }
 
     /// What waits for a person, over all tasks.
@@ -51,10 +59,7 @@ impl Agent {
 
     /// Takes a grant back; whether there was one.
     pub async fn revoke(&self, id: GrantId) -> Result<bool, AgentError> {
-        self.brain.revoke(id).await.map_err(|error| match error {
-            RevokeError::Read(error) => error.into(),
-            RevokeError::Write(error) => error.into(),
-        })
+        Ok(self.brain.write(move |rows| rows.delete_grant(id)).await?)
     }
 
     async fn read<T: Send + 'static>(

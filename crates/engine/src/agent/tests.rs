@@ -10,7 +10,7 @@ use strict_provider::{Gate, Reply, Stop, Usage, Wire};
 use super::rig::{Gated, Rig, WIRES, check_turn, final_text, transcript};
 use super::*;
 use crate::models::ToolSpec;
-use crate::testing::{Seen, next_events, read_all, read_until, shown_text, task_id};
+use crate::testing::{Seen, read_all, read_until, shown_text, task_id};
 use crate::tools::{Invocation, Permission, Tool, ToolError, ToolStep};
 
 fn tokens(input: u64, output: u64) -> Usage {
@@ -309,7 +309,7 @@ async fn a_stopping_agent_begins_nothing() {
 }
 
 #[tokio::test]
-async fn a_brain_that_cannot_be_written_ends_the_stream_and_not_the_engine() {
+async fn a_turn_whose_step_cannot_be_written_goes_on_when_it_can() {
     let rig = Rig::new(Wire::AnthropicMessages).await;
     let outside = rusqlite::Connection::open(rig.brain.file()).unwrap();
     outside
@@ -318,16 +318,33 @@ async fn a_brain_that_cannot_be_written_ends_the_stream_and_not_the_engine() {
              BEGIN SELECT RAISE(ABORT, 'the disk is full'); END",
         )
         .unwrap();
-    let mut reader = rig.begin(json!({"task_id": "t", "message": "lost"})).await.unwrap();
-    let mut events = Vec::new();
-    while let Some(more) = next_events(&mut reader).await {
-        events.extend(more);
-    }
-    assert!(events.iter().all(|event| !event.event().ends_turn()));
+    let mut reader = rig.begin(json!({"task_id": "t", "message": "kept"})).await.unwrap();
+    let mut events = read_until(&mut reader, |event| event.phase() == Some("resumed")).await;
+    outside.execute_batch("DROP TRIGGER full").unwrap();
+    events.extend(read_all(reader).await);
+    assert_eq!(check_turn(&events), Ok(()));
+    assert_eq!(shown_text(&events, false), "kept");
+    assert_eq!(final_text(&events), "kept");
+    assert!(rig.brain.open_turns().unwrap().is_empty());
+    assert_eq!(rig.brain.check(), Ok(()));
+    rig.provider.assert_no_refusals();
+}
+
+#[tokio::test]
+async fn a_turn_whose_step_can_never_be_written_ends_errored() {
+    let rig = Rig::new(Wire::AnthropicMessages).await;
+    let outside = rusqlite::Connection::open(rig.brain.file()).unwrap();
+    outside
+        .execute_batch(
+            "CREATE TRIGGER full BEFORE INSERT ON steps WHEN NEW.body LIKE '%answered%'
+             BEGIN SELECT RAISE(ABORT, 'the disk is full'); END",
+        )
+        .unwrap();
+    let events = rig.say("lost").await;
+    assert_eq!(events.last().unwrap().data["code"], "INTERNAL_ERROR");
+    assert!(rig.provider.requests().len() <= 10, "{}", rig.provider.requests().len());
     outside.execute_batch("DROP TRIGGER full").unwrap();
     assert_eq!(final_text(&rig.say("again").await), "again");
-    // The turn that was lost does not stand in the way of what comes after it.
-    assert!(rig.brain.open_turns().unwrap().is_empty());
     rig.provider.assert_no_refusals();
 }
 

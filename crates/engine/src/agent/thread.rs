@@ -101,6 +101,10 @@ pub(crate) struct Turn {
     answers: u64,
     last_answer: Option<(MessageId, Answer)>,
     usage: Usage,
+    /// Whether clients have not been told of all of it.
+    usage_untold: bool,
+    /// How many model calls beyond the cap the user's words have earned.
+    beyond_cap: u64,
     step_ts: i64,
 }
 
@@ -123,6 +127,11 @@ impl Turn {
     /// The tokens used so far.
     pub(crate) fn usage(&self) -> &Usage {
         &self.usage
+    }
+
+    /// The tokens used so far, if clients have not been told of all of them.
+    pub(crate) fn usage_untold(&self) -> Option<&Usage> {
+        self.usage_untold.then_some(&self.usage)
     }
 
     /// The `ts` of the newest event when the last step was on record.
@@ -189,8 +198,16 @@ impl Thread {
             let content = std::iter::once(text).chain(media).collect();
             branch.push(Message::User { content }, Place::Opening { message_id, ts });
         }
-        let usage = Usage::default();
-        let turn = Turn { message_id, options, answers: 0, last_answer: None, usage, step_ts: ts };
+        let turn = Turn {
+            message_id,
+            options,
+            answers: 0,
+            last_answer: None,
+            usage: Usage::default(),
+            usage_untold: false,
+            beyond_cap: 0,
+            step_ts: ts,
+        };
         Self { branch, calls: Vec::new(), asked: Vec::new(), steered: Vec::new(), turn }
     }
 
@@ -245,7 +262,7 @@ impl Thread {
         if matches!(self.messages().last(), Some(Message::Assistant { .. })) {
             return Next::Complete(StopReason::EndTurn);
         }
-        if self.turn.answers >= self.turn.options.max_turns {
+        if self.turn.answers >= self.turn.options.max_turns.saturating_add(self.turn.beyond_cap) {
             return Next::Complete(StopReason::MaxTurns);
         }
         Next::AskModel
@@ -263,6 +280,7 @@ impl Thread {
             Step::Spent { model, tokens } => {
                 tokens.add_to(&mut self.turn.usage);
                 self.turn.usage.model = model;
+                self.turn.usage_untold = true;
             }
             Step::Steered { message_id, message } => {
                 self.steered.push((message_id, message));
@@ -305,6 +323,7 @@ impl Thread {
         self.turn.answers += 1;
         answer.usage.add_to(&mut self.turn.usage);
         self.turn.usage.model.clone_from(&model);
+        self.turn.usage_untold = false;
         self.calls = answer.calls().map(CallState::new).collect();
         let message = Message::Assistant { model, blocks: answer.blocks.clone() };
         self.branch.push(message, Place::Answer { message_id });
@@ -339,6 +358,10 @@ impl Thread {
         let replies: Vec<_> = self.calls.drain(..).map(CallState::reply).collect();
         if !replies.is_empty() && !sabotage::by(Saboteur::LeaveCallsOpen) {
             self.branch.push(Message::Results(replies), Place::Results);
+        }
+        if !self.steered.is_empty() && self.turn.answers >= self.turn.options.max_turns {
+            // What the user said is heard, also where the cap is reached.
+            self.turn.beyond_cap = self.turn.answers - self.turn.options.max_turns + 1;
         }
         for (message_id, text) in self.steered.drain(..) {
             self.branch.push(Message::user(text), Place::Steered { message_id });

@@ -12,8 +12,8 @@ use rusqlite::Connection;
 
 use super::schema;
 
-/// How many pages the log may have before the writer has to wait until it is empty. A log that is never quiet is
-/// carried over and still cannot begin anew.
+/// How many pages the log may have before the writer has to wait until it is carried over. It begins anew only where
+/// a commit finds all of it carried over, which without a pause never happens.
 const OVERGROWN: i64 = 16_000;
 
 /// See the module.
@@ -42,7 +42,7 @@ impl Checkpointer {
         let _ = self.wake.try_send(());
     }
 
-    /// Whether the writer must empty the log itself.
+    /// Whether the writer must carry the log over itself.
     pub(super) fn is_overgrown(&self) -> bool {
         self.overgrown.swap(false, Ordering::Relaxed)
     }
@@ -64,7 +64,9 @@ fn run(file: &Path, woken: &Receiver<()>, overgrown: &AtomicBool) {
             None => schema::connect(file).and_then(|opened| carry_over(connection.insert(opened), "PASSIVE")),
         };
         match carried {
-            Ok(pages) => overgrown.store(pages > OVERGROWN, Ordering::Relaxed),
+            Ok(Log { pages, carried }) => {
+                overgrown.store(pages > OVERGROWN && carried < pages, Ordering::Relaxed);
+            }
             Err(error) => {
                 tracing::warn!(%error, "The brain's log could not be carried over; it is read at the next start.");
             }
@@ -72,7 +74,15 @@ fn run(file: &Path, woken: &Receiver<()>, overgrown: &AtomicBool) {
     }
 }
 
-/// Carries the log over as `mode` says; how many pages it has.
-pub(super) fn carry_over(connection: &Connection, mode: &str) -> Result<i64, rusqlite::Error> {
-    connection.query_row(&format!("PRAGMA wal_checkpoint({mode})"), [], |row| row.get(1))
+/// The write-ahead log, in pages.
+pub(super) struct Log {
+    pages: i64,
+    carried: i64,
+}
+
+/// Carries the log over as `mode` says.
+pub(super) fn carry_over(connection: &Connection, mode: &str) -> Result<Log, rusqlite::Error> {
+    connection.query_row(&format!("PRAGMA wal_checkpoint({mode})"), [], |row| {
+        Ok(Log { pages: row.get(1)?, carried: row.get(2)? })
+    })
 }

@@ -112,7 +112,7 @@ pub(super) fn events_after(
     reader: &Connection,
     TaskRow(task): TaskRow,
     after: i64,
-    limit: usize,
+    (limit, bytes): (usize, usize),
 ) -> Result<Vec<StoredEvent>, Error> {
     let mut query = reader.prepare_cached(
         "SELECT ts, turn_id, kind, data FROM events JOIN turns USING (turn)
@@ -122,7 +122,18 @@ pub(super) fn events_after(
     let rows = query.query_map([task, after, limit], |row| {
         Ok(StoredEvent { ts: row.get(0)?, turn_id: parsed(row, 1)?, kind: row.get(2)?, data: row.get(3)? })
     })?;
-    rows.collect()
+    let mut left = bytes;
+    let mut events = Vec::new();
+    for event in rows {
+        let event = event?;
+        let size = event.data.len();
+        events.push(event);
+        if size >= left {
+            break;
+        }
+        left -= size;
+    }
+    Ok(events)
 }
 
 pub(super) fn steps(reader: &Connection, TaskRow(task): TaskRow) -> Result<Vec<StoredStep>, Error> {
@@ -130,11 +141,20 @@ pub(super) fn steps(reader: &Connection, TaskRow(task): TaskRow) -> Result<Vec<S
         "SELECT turn_id, ts, body, at FROM steps JOIN turns USING (turn) WHERE steps.task = ?1 ORDER BY step",
     )?;
     let rows = query.query_map([task], |row| {
-        let step = serde_json::from_str(row.get_ref(2)?.as_str()?)
+        let step = step(row.get_ref(2)?.as_str()?)
             .map_err(|error| Error::FromSqlConversionFailure(2, Type::Text, Box::new(error)))?;
         Ok(StoredStep { turn_id: parsed(row, 0)?, ts: row.get(1)?, at: timestamp(row, 3)?, step })
     })?;
     rows.collect()
+}
+
+/// Reads a step. One that a later version wrote, with something in it that this one does not know, is unknown.
+fn step(body: &str) -> Result<Step, serde_json::Error> {
+    serde_json::from_str(body).or_else(|error| {
+        let readable: serde_json::Map<String, serde_json::Value> = serde_json::from_str(body)?;
+        tracing::warn!(%error, step = %readable.get("step").unwrap_or_default(), "A step cannot be read; it is left out.");
+        Ok(Step::Unknown)
+    })
 }
 
 pub(super) fn open_turns(reader: &Connection) -> Result<Vec<OpenTurn>, Error> {
@@ -238,6 +258,12 @@ pub(super) fn pending(reader: &Connection) -> Result<Vec<PendingRequest>, Error>
         })
     })?;
     rows.collect()
+}
+
+pub(super) fn pending_of(reader: &Connection, task_id: &TaskId) -> Result<Option<HitlId>, Error> {
+    let mut query =
+        reader.prepare_cached("SELECT request_id FROM pending JOIN tasks USING (task) WHERE task_id = ?1")?;
+    query.query_row([task_id.as_str()], |row| parsed(row, 0)).optional()
 }
 
 pub(super) fn grants(reader: &Connection) -> Result<Vec<Grant>, Error> {

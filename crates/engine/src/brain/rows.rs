@@ -81,9 +81,10 @@ impl Rows<'_> {
         self.execute(sql, params![task, at.unix_ms()])?;
         let NewTurn { turn_id, message_id, request } = turn;
         let (request_id, hash) = request.as_ref().map(|request| (&request.id, &request.hash)).unzip();
-        self.execute(
+        // A task that is gone gets no turn.
+        self.insert(
             "INSERT INTO turns (turn_id, task, message_id, opened_at, opened_ts, client_request_id, request_hash)
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
+             SELECT ?1, task, ?3, ?4, ?5, ?6, ?7 FROM tasks WHERE task = ?2",
             params![
                 turn_id.to_string(),
                 task,
@@ -94,6 +95,11 @@ impl Rows<'_> {
                 hash
             ],
         )
+    }
+
+    /// The turn rests until a person answers: no start of the engine tries it meanwhile.
+    pub fn forget_starts(&self, turn_id: TurnId) -> Result<(), rusqlite::Error> {
+        self.execute("UPDATE turns SET starts = 0 WHERE turn_id = ?1", [turn_id.to_string()])
     }
 
     /// A start of the engine takes the turn up.
@@ -225,9 +231,10 @@ impl Rows<'_> {
         )
     }
 
-    /// A grant is taken back.
-    pub fn delete_grant(&self, id: GrantId) -> Result<(), rusqlite::Error> {
-        self.execute("DELETE FROM grants WHERE grant_id = ?1", [id.to_string()])
+    /// A grant is taken back; whether there was one.
+    pub fn delete_grant(&self, id: GrantId) -> Result<bool, rusqlite::Error> {
+        let sql = "DELETE FROM grants WHERE grant_id = ?1";
+        Ok(self.transaction.prepare_cached(sql)?.execute([id.to_string()])? > 0)
     }
 
     /// Something was attached to a message of the task.

@@ -125,8 +125,8 @@ pub(super) fn open(file: &Path) -> Result<Connection, BrainError> {
         return Err(BrainError::Foreign { file: file.to_owned() });
     }
     connection.pragma_update(None, "journal_mode", "wal").map_err(failed)?;
-    // What a row refers to is taken from the tables in the statement that writes it. To have it enforced too would
-    // make the deletion of each turn search all events of the brain.
+    // A turn is inserted from its task's row, and its steps and events from its own. To have references enforced
+    // would make the deletion of each turn search all events of the brain.
     connection.pragma_update(None, "foreign_keys", false).map_err(failed)?;
     bound_memory(&connection).map_err(failed)?;
     let applied = applied(&connection).map_err(failed)?;

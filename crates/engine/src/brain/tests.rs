@@ -106,8 +106,8 @@ async fn a_brain_that_is_opened_again_has_kept_everything() {
     assert_eq!(brain.last_task().unwrap(), Some(task_id("t")));
     assert_eq!(brain.steps(row).unwrap(), [StoredStep { turn_id: turn, ts: 7, at: NOW, step }]);
     let event = StoredEvent { ts: 7, turn_id: turn, kind: "thread_lifecycle".into(), data: "{}".into() };
-    assert_eq!(brain.events_after(row, 6, 10).unwrap(), [event]);
-    assert_eq!(brain.events_after(row, 7, 10).unwrap(), []);
+    assert_eq!(brain.events_after(row, 6, (10, 1_000)).unwrap(), [event]);
+    assert_eq!(brain.events_after(row, 7, (10, 1_000)).unwrap(), []);
     let open = OpenTurn {
         task_id: task_id("t"),
         turn_id: turn,

@@ -242,8 +242,13 @@ impl Recorder {
 
     /// Gives up what is kept in memory for live readers: nothing will happen for a while. What they have not seen
     /// they read from the store.
-    pub fn rest(&self) {
+    pub fn forget_published(&self) {
         self.channel.state().ring.forget();
+    }
+
+    /// A write failed, and the turn is to go on all the same from what is stored.
+    pub fn mend(&self) {
+        self.channel.state().broken = None;
     }
 
     /// Sends an event on its way. It is stored and published soon, in order; a later [`Recorder::commit`]

@@ -15,8 +15,8 @@ use crate::brain::StoredEvent;
 /// How often a stream on which nothing happens says that it is alive.
 const HEARTBEAT: Duration = Duration::from_secs(15);
 
-/// How many events are read from the store at once.
-const PAGE: usize = 256;
+/// How many events, and about how many bytes of them, are read from the store at once.
+const PAGE: (usize, usize) = (256, 256 * 1024);
 
 /// Where a reader ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,15 +59,15 @@ impl Reader {
             // Looked at before the frames: a turn that ends in between is seen on the next round.
             let progress = *self.progress.borrow_and_update();
             let mut frames = self.frames().await?;
-            if let Follow::Turn(turn) = self.follow
-                && let Some(end) = frames.iter().position(|frame| frame.ends_turn && frame.turn_id == turn)
-            {
-                frames.truncate(end + 1);
-                self.ended = true;
+            if let Follow::Turn(turn) = self.follow {
+                self.ended = only_of(turn, &mut frames);
             }
             if let Some(last) = frames.last() {
                 self.position = last.ts;
                 return Ok(Some(concat(&frames)));
+            }
+            if self.ended {
+                return Ok(None);
             }
             let Some(turn_id) = self.awaited(progress) else { return Ok(None) };
             tokio::select! {
@@ -103,15 +103,25 @@ impl Reader {
     fn stored(&self, event: StoredEvent) -> Frame {
         let StoredEvent { ts, turn_id, kind, data } = event;
         let sse = encode(&self.channel.task_id, turn_id, shown(ts), &kind, &data);
-        let ends_turn = serde_json::from_str(&data)
-            .and_then(|data| Event::from_parts(&kind, data))
-            .is_ok_and(|event| event.ends_turn());
+        let may_end = matches!(kind.as_str(), "error" | "thread_lifecycle");
+        let event = || serde_json::from_str(&data).and_then(|data| Event::from_parts(&kind, data));
+        let ends_turn = may_end && event().is_ok_and(|event| event.ends_turn());
         Frame { ts, turn_id, ends_turn, sse: Bytes::from(sse) }
     }
 
     fn heartbeat(&self, turn_id: TurnId) -> Bytes {
         Bytes::from(encode(&self.channel.task_id, turn_id, self.position, "heartbeat", "{}"))
     }
+}
+
+/// Leaves the frames of `turn` alone, up to its end; whether nothing more of it comes. Its end may have been taken
+/// out by an edit, or never have come: then another turn's events tell that it is over.
+fn only_of(turn: TurnId, frames: &mut Vec<Frame>) -> bool {
+    let foreign = frames.iter().position(|frame| frame.turn_id != turn);
+    let end = frames.iter().position(|frame| frame.ends_turn).map(|end| end + 1);
+    let Some(keep) = foreign.into_iter().chain(end).min() else { return false };
+    frames.truncate(keep);
+    true
 }
 
 fn concat(frames: &[Frame]) -> Bytes {

@@ -6,6 +6,7 @@ use contract::{HitlId, Timestamp, TurnId};
 
 use crate::brain::steps::{MemoryWrite, Step};
 use crate::brain::{Cut, Durability, NewGrant, NewTurn, Rows, TaskRow};
+use crate::models::{Content, Media};
 
 /// See the module. What it holds is written in its order.
 #[derive(Default)]
@@ -24,6 +25,7 @@ pub(super) enum Part {
 pub(super) enum Write {
     Begin(NewTurn),
     Start,
+    ForgetStarts,
     Cut(Cut),
     Memory(MemoryWrite),
     Media { hash: String, data: Bytes },
@@ -48,6 +50,12 @@ impl Record {
     #[must_use]
     pub fn start(self) -> Self {
         self.write(Write::Start)
+    }
+
+    /// The turn rests: no start of the engine tries it.
+    #[must_use]
+    pub fn forget_starts(self) -> Self {
+        self.write(Write::ForgetStarts)
     }
 
     /// The task loses what an edit or a retry makes void.
@@ -80,10 +88,15 @@ impl Record {
         self.write(Write::Memory(write))
     }
 
-    /// Something that was attached.
+    /// What was attached to a message or an answer.
     #[must_use]
-    pub fn media(self, hash: String, data: Bytes) -> Self {
-        self.write(Write::Media { hash, data })
+    pub fn attached(self, contents: &[Content]) -> Self {
+        contents.iter().fold(self, |record, content| match content {
+            Content::Media(Media { hash, data: Some(data), .. }) => {
+                record.write(Write::Media { hash: hash.clone(), data: data.clone() })
+            }
+            Content::Media(_) | Content::Text { .. } => record,
+        })
     }
 
     /// A person is asked.
@@ -134,6 +147,7 @@ impl Write {
         match self {
             Self::Begin(turn) => rows.insert_turn(task, turn, ts, at),
             Self::Start => rows.count_start(turn_id),
+            Self::ForgetStarts => rows.forget_starts(turn_id),
             Self::Cut(cut) => rows.cut(task, cut),
             Self::Memory(write) => rows.set_working_memory(task, write),
             Self::Media { hash, data } => rows.insert_media(task, hash, data),

@@ -45,7 +45,7 @@ impl Bench {
 
     /// The events of a task as they are stored.
     pub(super) fn stored(&self, channel: &TaskChannel) -> Vec<(i64, String)> {
-        let events = self.brain.events_after(channel.task(), 0, usize::MAX).unwrap();
+        let events = self.brain.events_after(channel.task(), 0, (usize::MAX, usize::MAX)).unwrap();
         events.into_iter().map(|event| (event.ts, event.kind)).collect()
     }
 }

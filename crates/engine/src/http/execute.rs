@@ -9,9 +9,8 @@ use axum::response::{IntoResponse, Response};
 use contract::engine::{Execute, Replay};
 use contract::event::SentEvent;
 use contract::{ErrorBody, ErrorCode, TaskId};
-use futures::{Stream, StreamExt as _};
+use futures::Stream;
 use service::http::{ApiError, Json, Query};
-use tokio_util::sync::CancellationToken;
 use utoipa::IntoParams;
 
 use super::State;
@@ -40,7 +39,7 @@ pub(super) async fn execute(
     Json(request): Json<Execute>,
 ) -> Result<Response, ApiError> {
     let reader = shared.agent.execute(request).await?;
-    Ok(stream(reader, shared.agent.stopped().clone()))
+    Ok(stream(reader))
 }
 
 /// The query of [`replay`], for the OpenAPI document.
@@ -78,7 +77,7 @@ pub(super) async fn replay(
         None => query.after.map_or(0, contract::wire::Bounded::get),
     };
     let reader = shared.agent.replay(query.task_id, after)?;
-    Ok(stream(reader, shared.agent.stopped().clone()))
+    Ok(stream(reader))
 }
 
 fn last_event_id(headers: &HeaderMap) -> Result<Option<i64>, ApiError> {
@@ -91,15 +90,15 @@ fn last_event_id(headers: &HeaderMap) -> Result<Option<i64>, ApiError> {
     })
 }
 
-/// The answer that carries what `reader` reads, until its end or the engine's.
-fn stream(reader: Reader, stopped: CancellationToken) -> Response {
+/// The answer that carries what `reader` reads. It ends when nothing more comes: also when the engine stops, since
+/// its turns do.
+fn stream(reader: Reader) -> Response {
     let headers = [
         (header::CONTENT_TYPE, "text/event-stream"),
         (header::CACHE_CONTROL, "no-cache, no-transform"),
         (HeaderName::from_static("x-accel-buffering"), "no"),
     ];
-    let body = Body::from_stream(events(reader).take_until(stopped.cancelled_owned()));
-    (headers, body).into_response()
+    (headers, Body::from_stream(events(reader))).into_response()
 }
 
 fn events(reader: Reader) -> impl Stream<Item = Result<Bytes, Infallible>> {

@@ -22,12 +22,16 @@ async fn ask_to_end(rig: &Rig) -> Instant {
     eventually("the engine takes no more turns", async || {
         let request =
             client().post(format!("{}/execute", rig.engine.url)).header("x-engine-key", &rig.engine.key);
-        let answer = request.json(&message("late", "Am I too late?")).send().await;
+        let answer = request.json(&message("task", "Am I too late?")).send().await;
         // It no longer listens, or says that it is about to end.
         let Ok(answer) = answer else { return Some(()) };
         if answer.status() == 200 {
             // It has not heard yet. The turn that has begun comes to its end, and to that of its stream.
             let _ = answer.bytes().await;
+            return None;
+        }
+        if answer.status() == 409 {
+            // It has not heard yet, and the turn runs.
             return None;
         }
         assert_eq!(answer.status(), 503);
