@@ -8,8 +8,7 @@ use service::env::Env;
 const PROVIDER_KEYS: [&str; 3] = ["ANTHROPIC_API_KEY", "OPENAI_API_KEY", "OPENAI_COMPATIBLE_API_KEY"];
 
 /// Settings of the engine that do not begin with `LLM_`.
-const ENGINE_SETTINGS: [&str; 3] =
-    ["ENGINE_LOG_LEVEL", "CHANNEL_STATE_TTL_ACTIVE", "CHANNEL_STATE_TTL_HITL"];
+const ENGINE_SETTINGS: [&str; 3] = ["ENGINE_LOG_LEVEL", "CHANNEL_STATE_TTL_ACTIVE", "CHANNEL_STATE_TTL_HITL"];
 
 /// The variables for engines: every `LLM_…`, each provider's key and each engine setting that is set; the
 /// offline provider where no provider is named at all.
