@@ -384,7 +384,7 @@ mod provider_tests;
 mod resume_tests;
 #[cfg(test)]
 #[path = "agent/rig.rs"]
-mod rig;
+pub(crate) mod rig;
 #[cfg(test)]
 #[path = "agent/tests.rs"]
 mod tests;

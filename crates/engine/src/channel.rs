@@ -70,6 +70,12 @@ impl Channels {
         self.waiting_bytes.load(Ordering::Relaxed)
     }
 
+    /// How many channels are in use.
+    #[cfg(test)]
+    pub(crate) fn in_use(&self) -> usize {
+        self.lock().values().filter(|channel| channel.strong_count() > 0).count()
+    }
+
     /// The task is gone: its name is free for a new one.
     pub fn forget(&self, task_id: &TaskId) {
         self.lock().remove(task_id);

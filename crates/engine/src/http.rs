@@ -110,7 +110,7 @@ async fn openapi(_: Authenticated) -> axum::Json<OpenApi> {
 
 #[cfg(test)]
 #[path = "http/app.rs"]
-mod app;
+pub(crate) mod app;
 #[cfg(test)]
 #[path = "http/stream_tests.rs"]
 mod stream_tests;

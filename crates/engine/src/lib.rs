@@ -9,6 +9,8 @@ pub mod brain;
 pub mod channel;
 pub mod config;
 pub mod http;
+#[cfg(test)]
+mod lessons;
 pub mod models;
 mod sabotage;
 #[cfg(test)]

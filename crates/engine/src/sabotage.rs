@@ -5,7 +5,6 @@
 
 /// Who breaks what.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(not(feature = "sabotage"), expect(dead_code, reason = "named where they would act"))]
 pub(crate) enum Saboteur {
     /// Runs a tool without its intent on record.
     SkipIntent,

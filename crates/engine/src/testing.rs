@@ -120,15 +120,32 @@ pub(crate) fn task_id(name: &str) -> TaskId {
 /// The longest sleep that [`HastyClock`] lets pass; heartbeats are longer.
 const SHORT: Duration = Duration::from_secs(10);
 
-/// A clock on which short sleeps pass at once, and long ones never. It notes the short ones.
+/// A clock on which short sleeps pass at once, and long ones never. It notes both.
 pub(crate) struct HastyClock {
     system: SystemClock,
     slept: Mutex<Vec<Duration>>,
+    asleep: Mutex<Vec<Duration>>,
 }
 
 impl HastyClock {
     pub(crate) fn new() -> Self {
-        Self { system: SystemClock::new(), slept: Mutex::default() }
+        Self { system: SystemClock::new(), slept: Mutex::default(), asleep: Mutex::default() }
+    }
+
+    /// Lets time pass. Nobody wakes by it.
+    pub(crate) fn pass(&self, duration: Duration) {
+        self.slept.lock().unwrap_or_else(PoisonError::into_inner).push(duration);
+    }
+
+    /// Waits until somebody sleeps for `duration`, a long one.
+    pub(crate) async fn asleep_for(&self, duration: Duration) {
+        let sleeps = || self.asleep.lock().unwrap_or_else(PoisonError::into_inner).contains(&duration);
+        within(async {
+            while !sleeps() {
+                tokio::task::yield_now().await;
+            }
+        })
+        .await;
     }
 
     /// The short sleeps so far.
@@ -152,10 +169,13 @@ impl Clock for HastyClock {
     }
 
     fn sleep(&self, duration: Duration) -> Sleep<'_> {
-        if duration > SHORT {
-            return Box::pin(std::future::pending());
-        }
-        Box::pin(async move { self.slept.lock().unwrap_or_else(PoisonError::into_inner).push(duration) })
+        Box::pin(async move {
+            if duration > SHORT {
+                self.asleep.lock().unwrap_or_else(PoisonError::into_inner).push(duration);
+                return std::future::pending().await;
+            }
+            self.pass(duration);
+        })
     }
 }
 

@@ -11,39 +11,40 @@ use strict_provider::{CapturedRequest, StrictProvider, Wire};
 use tempfile::TempDir;
 use tokio::sync::Semaphore;
 
+pub(crate) use super::thread::OUTCOME_UNKNOWN;
 use super::*;
 use crate::models::{ToolSpec, config};
 use crate::testing::{HastyClock, Seen, read_all, task_id, within};
 use crate::tools::{Invocation, Permission, Tool, ToolError, ToolOutput, ToolStep};
 
 /// Both protocols, for tests of what must be the same over either.
-pub(super) const WIRES: [Wire; 2] = [Wire::AnthropicMessages, Wire::OpenAiChat];
+pub(crate) const WIRES: [Wire; 2] = [Wire::AnthropicMessages, Wire::OpenAiChat];
 
 /// An agent over a brain of its own. Dropped, its provider fails the test if it had to refuse a request.
-pub(super) struct Rig {
-    pub(super) agent: Agent,
-    pub(super) brain: Brain,
-    pub(super) clock: Arc<HastyClock>,
-    pub(super) provider: StrictProvider,
+pub(crate) struct Rig {
+    pub(crate) agent: Agent,
+    pub(crate) brain: Brain,
+    pub(crate) clock: Arc<HastyClock>,
+    pub(crate) provider: StrictProvider,
     env: BTreeMap<String, String>,
-    pub(super) tools: Vec<Arc<dyn Tool>>,
+    pub(crate) tools: Vec<Arc<dyn Tool>>,
+    /// How long a person may take. From the next start on.
+    pub(crate) hitl_ttl: Duration,
     folder: TempDir,
+    kills: usize,
 }
 
 impl Rig {
-    pub(super) async fn new(wire: Wire) -> Self {
+    pub(crate) async fn new(wire: Wire) -> Self {
         Self::with_tools(wire, Vec::new()).await
     }
 
     /// Beside the built-in tools there are these.
-    pub(super) async fn with_tools(wire: Wire, tools: Vec<Arc<dyn Tool>>) -> Self {
+    pub(crate) async fn with_tools(wire: Wire, tools: Vec<Arc<dyn Tool>>) -> Self {
         let provider = StrictProvider::builder().bind_thinking(true).start().await.unwrap();
-        let (name, base) = match wire {
-            Wire::AnthropicMessages => ("anthropic", provider.base_url()),
-            Wire::OpenAiChat => ("openai", provider.openai_base_url()),
-        };
+        let [name, base] = vendor(&provider, wire);
         let pairs = [
-            ("LLM_PROVIDER", name),
+            ("LLM_PROVIDER", &*name),
             ("LLM_BASE_URL", &base),
             ("LLM_API_KEY", "sk-1"),
             ("LLM_MODEL", "test-1"),
@@ -51,7 +52,7 @@ impl Rig {
         Self::with_env(&pairs, provider, tools)
     }
 
-    pub(super) fn with_env(
+    pub(crate) fn with_env(
         pairs: &[(&str, &str)],
         provider: StrictProvider,
         tools: Vec<Arc<dyn Tool>>,
@@ -60,48 +61,94 @@ impl Rig {
         let folder = tempfile::tempdir().unwrap();
         let brain = Brain::open(&folder.path().join("brain.sqlite")).unwrap();
         let clock = Arc::new(HastyClock::new());
-        let agent = Agent::new(brain.clone(), means(&env, &clock, &tools, folder.path()));
-        Self { agent, brain, clock, provider, env, tools, folder }
+        let hitl_ttl = Duration::from_hours(72);
+        let agent = Agent::new(brain.clone(), means(&env, &clock, &tools, folder.path(), hitl_ttl));
+        Self { agent, brain, clock, provider, env, tools, hitl_ttl, folder, kills: 0 }
     }
 
     /// Stops the engine as SIGTERM does, and starts another one on its brain.
-    pub(super) async fn restart(&mut self) {
+    pub(crate) async fn restart(&mut self) {
         within(self.agent.stop(Duration::ZERO)).await;
         within(self.brain.close()).await;
-        self.brain = Brain::open(&self.folder.path().join("brain.sqlite")).unwrap();
-        let means = means(&self.env, &self.clock, &self.tools, self.folder.path());
+        let file = self.brain.file().to_owned();
+        self.start(&file);
+    }
+
+    /// Kills the engine in this moment, and starts another one on what was committed until then.
+    pub(crate) async fn kill(&mut self) {
+        self.agent.stopped.cancel();
+        self.agent.stopping.cancel();
+        self.agent.turns.close();
+        within(self.agent.turns.wait()).await;
+        self.kills += 1;
+        let left = self.folder.path().join(format!("brain-{}.sqlite", self.kills));
+        self.outside().execute("VACUUM INTO ?1", [left.to_str().unwrap()]).unwrap();
+        self.start(&left);
+    }
+
+    fn start(&mut self, brain: &Path) {
+        self.brain = Brain::open(brain).unwrap();
+        let means = means(&self.env, &self.clock, &self.tools, self.folder.path(), self.hitl_ttl);
         self.agent = Agent::new(self.brain.clone(), means);
     }
 
+    /// The brain, as another program reads it.
+    pub(crate) fn outside(&self) -> rusqlite::Connection {
+        rusqlite::Connection::open(self.brain.file()).unwrap()
+    }
+
+    /// Goes on with another model, over the protocol that it speaks.
+    pub(crate) async fn switch_model(&mut self, wire: Wire, model: &str) {
+        let [name, base] = vendor(&self.provider, wire);
+        for (variable, value) in [("LLM_PROVIDER", name), ("LLM_BASE_URL", base), ("LLM_MODEL", model.into())]
+        {
+            self.env.insert(variable.into(), value);
+        }
+        self.restart().await;
+    }
+
+    /// How many channels, turns that can be told something, and turns at work the agent holds.
+    pub(crate) fn held(&self) -> [usize; 3] {
+        [self.agent.channels.in_use(), self.agent.running.turns().len(), self.agent.turns.len()]
+    }
+
     /// Begins a turn.
-    pub(super) async fn begin(&self, request: Value) -> Result<Reader, AgentError> {
+    pub(crate) async fn begin(&self, request: Value) -> Result<Reader, AgentError> {
         within(self.agent.execute(serde_json::from_value(request).unwrap())).await
     }
 
     /// Runs a turn to its end and checks its form.
-    pub(super) async fn run(&self, request: Value) -> Vec<Seen> {
+    pub(crate) async fn run(&self, request: Value) -> Vec<Seen> {
         let events = read_all(self.begin(request).await.unwrap()).await;
         assert_eq!(check_turn(&events), Ok(()), "{events:#?}");
         events
     }
 
     /// Runs a turn of task `t`.
-    pub(super) async fn say(&self, message: &str) -> Vec<Seen> {
+    pub(crate) async fn say(&self, message: &str) -> Vec<Seen> {
         self.run(json!({"task_id": "t", "message": message})).await
     }
 
     /// All events of task `t` after `after`.
-    pub(super) async fn replay(&self, after: i64) -> Vec<Seen> {
+    pub(crate) async fn replay(&self, after: i64) -> Vec<Seen> {
         read_all(self.agent.replay(Some(task_id("t")), after).unwrap()).await
     }
 
     /// The last request that the provider was sent.
-    pub(super) fn last_request(&self) -> CapturedRequest {
+    pub(crate) fn last_request(&self) -> CapturedRequest {
         self.provider.requests().pop().unwrap()
     }
 
-    pub(super) fn workspace(&self) -> std::path::PathBuf {
+    pub(crate) fn workspace(&self) -> std::path::PathBuf {
         self.folder.path().join("workspace")
+    }
+}
+
+/// The vendor whose protocol it is, and its address.
+fn vendor(provider: &StrictProvider, wire: Wire) -> [String; 2] {
+    match wire {
+        Wire::AnthropicMessages => ["anthropic".into(), provider.base_url()],
+        Wire::OpenAiChat => ["openai".into(), provider.openai_base_url()],
     }
 }
 
@@ -110,6 +157,7 @@ fn means(
     clock: &Arc<HastyClock>,
     tools: &[Arc<dyn Tool>],
     folder: &Path,
+    hitl_ttl: Duration,
 ) -> Means {
     let built_in = Toolbox::built_in(&folder.join("workspace"));
     let mut all: Vec<_> = built_in.specs().iter().map(|spec| built_in.find(&spec.name).unwrap()).collect();
@@ -119,14 +167,14 @@ fn means(
         toolbox: Toolbox::new(all),
         clock: Arc::clone(clock) as Arc<dyn Clock>,
         soul: "You are a test.".into(),
-        hitl_ttl: Duration::from_hours(72),
+        hitl_ttl,
         replay_ttl: Duration::from_hours(3),
     }
 }
 
 /// Whether these are the events of one whole turn: blocks opened and closed in their order, deltas in blocks of
 /// their kind, each call with its result, and an end that nothing follows.
-pub(super) fn check_turn(events: &[Seen]) -> Result<(), String> {
+pub(crate) fn check_turn(events: &[Seen]) -> Result<(), String> {
     let [first, .., last] = events else { return Err("too few events".into()) };
     if first.phase() != Some("started") {
         return Err(format!("it begins with {first:?}"));
@@ -171,7 +219,7 @@ pub(super) fn check_turn(events: &[Seen]) -> Result<(), String> {
 
 /// The events as text that is the same in each run: ids are numbered, and deltas that time may have split or
 /// merged are one.
-pub(super) fn transcript(events: &[Seen]) -> String {
+pub(crate) fn transcript(events: &[Seen]) -> String {
     let mut names: HashMap<String, String> = HashMap::new();
     let mut lines: Vec<(String, Value)> = Vec::new();
     for event in events {
@@ -206,7 +254,7 @@ pub(super) fn transcript(events: &[Seen]) -> String {
 }
 
 /// The `error` that a turn ended with.
-pub(super) fn failure(events: &[Seen]) -> Failure {
+pub(crate) fn failure(events: &[Seen]) -> Failure {
     match events.last().unwrap().event() {
         Event::Error(failure) => failure,
         other => panic!("the turn ended with {other:?}"),
@@ -214,26 +262,31 @@ pub(super) fn failure(events: &[Seen]) -> Failure {
 }
 
 /// A completed turn's text.
-pub(super) fn final_text(events: &[Seen]) -> String {
+pub(crate) fn final_text(events: &[Seen]) -> String {
     let last = events.last().unwrap();
     assert_eq!(last.phase(), Some("completed"), "{events:#?}");
     last.data["text"].as_str().unwrap().to_owned()
 }
 
 /// A tool that waits until it is let go, and counts how often it was begun.
-pub(super) struct Gated {
+pub(crate) struct Gated {
     idempotent: bool,
-    pub(super) runs: AtomicUsize,
-    pub(super) may_end: Semaphore,
+    permission: Permission,
+    pub(crate) runs: AtomicUsize,
+    pub(crate) may_end: Semaphore,
 }
 
 impl Gated {
-    pub(super) fn new(idempotent: bool) -> Arc<Self> {
-        Arc::new(Self { idempotent, runs: AtomicUsize::new(0), may_end: Semaphore::new(0) })
+    pub(crate) fn new(idempotent: bool) -> Arc<Self> {
+        Self::with(idempotent, Permission::Allow)
+    }
+
+    pub(crate) fn with(idempotent: bool, permission: Permission) -> Arc<Self> {
+        Arc::new(Self { idempotent, permission, runs: AtomicUsize::new(0), may_end: Semaphore::new(0) })
     }
 
     /// Waits until it was begun `times` times.
-    pub(super) async fn begun(&self, times: usize) {
+    pub(crate) async fn begun(&self, times: usize) {
         within(async {
             while self.runs.load(Ordering::Acquire) < times {
                 tokio::task::yield_now().await;
@@ -254,7 +307,7 @@ impl Tool for Gated {
     }
 
     fn permission(&self) -> Permission {
-        Permission::Allow
+        self.permission
     }
 
     fn run(&self, _: Invocation) -> BoxFuture<'_, Result<ToolStep, ToolError>> {

@@ -9,7 +9,7 @@ use contract::{CallId, HitlId, MessageId, TurnId};
 use super::branch::{Branch, Place};
 use crate::brain::steps::{Opened, Said, Step, TurnOptions, TurnOutcome};
 use crate::brain::{Brain, StoredStep, TaskRow};
-use crate::models::{Answer, Block, Content, Message, ToolOutcome, ToolReply, ToolUse};
+use crate::models::{Answer, Block, Content, Media, Message, ToolOutcome, ToolReply, ToolUse};
 use crate::sabotage::{self, Saboteur};
 use crate::tools::PersonsAnswer;
 
@@ -167,11 +167,21 @@ impl Thread {
 
     fn last(brain: &Brain, steps: Vec<StoredStep>) -> Result<Option<Self>, LoadError> {
         let mut thread = Self::fold(steps)?;
-        let missing = thread.iter_mut().flat_map(|thread| thread.branch.media());
+        let missing = thread.iter_mut().flat_map(Self::media);
         for media in missing.filter(|media| media.data.is_none()) {
             media.data = brain.media(&media.hash)?.map(Into::into);
         }
         Ok(thread)
+    }
+
+    /// All media of the conversation, and what people gave for calls that have no result yet.
+    fn media(&mut self) -> impl Iterator<Item = &mut Media> {
+        let remarks = self.calls.iter_mut().flat_map(|state| &mut state.remarks);
+        let given = remarks.filter_map(|content| match content {
+            Content::Media(media) => Some(media),
+            Content::Text { .. } => None,
+        });
+        self.branch.media().chain(given)
     }
 
     fn fold(steps: Vec<StoredStep>) -> Result<Option<Self>, NotOpened> {

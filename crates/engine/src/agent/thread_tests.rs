@@ -1,89 +1,25 @@
 //! The fold over random journals, cut at every step: whatever came before, what a model would be sent is a valid
 //! conversation, and what the turn does next is right.
 
-use contract::Timestamp;
+use std::collections::BTreeSet;
+
 use contract::event::{Failure, FailureCode};
 use proptest::prelude::*;
+use proptest::strategy::ValueTree as _;
+use proptest::test_runner::TestRunner;
 use serde_json::json;
 
 use super::*;
-use crate::brain::steps::{Base, TurnOutcome};
-use crate::models::{Block, Tokens};
+use crate::brain::steps::Base;
+use crate::models::Tokens;
+use journals::{Journal, choices, stored};
 
-/// A journal, written by the rules that a turn keeps and by random choices where it has any.
-#[derive(Debug, Default)]
-struct Journal {
-    steps: Vec<StoredStep>,
-    turn: Option<TurnId>,
-    open: Vec<(CallId, bool)>,
-    may_answer: bool,
-}
+#[path = "thread_journals.rs"]
+mod journals;
+#[path = "thread_model.rs"]
+mod model;
 
 const OPTIONS: TurnOptions = TurnOptions { max_turns: 3, super_thinking: false, direct: false };
-
-impl Journal {
-    fn random(choices: &[(u8, u8)]) -> Vec<StoredStep> {
-        let mut journal = Self::default();
-        for (what, which) in choices {
-            journal.go_on(*what, usize::from(*which));
-        }
-        journal.steps
-    }
-
-    fn go_on(&mut self, what: u8, which: usize) {
-        // One time in eight the turn is left as it stands, as one that the brain could not be written for.
-        if self.turn.is_none() || what.is_multiple_of(8) {
-            return self.open_turn();
-        }
-        if what % 16 == 1 {
-            return self.end(TurnOutcome::Errored { failure: failure() });
-        }
-        if self.open.is_empty() {
-            if self.may_answer {
-                return self.answer(which % 4);
-            }
-            return self.end(TurnOutcome::Completed { stop_reason: StopReason::EndTurn });
-        }
-        let at = which % self.open.len();
-        if self.open[at].1 || what.is_multiple_of(3) {
-            self.result(at, what.is_multiple_of(2));
-        } else {
-            self.open[at].1 = true;
-            self.push(Step::Intended { call_id: self.open[at].0 });
-        }
-    }
-
-    fn push(&mut self, step: Step) {
-        let ts = i64::try_from(self.steps.len()).unwrap() + 1;
-        self.steps.push(stored(self.turn.unwrap(), ts, step));
-    }
-
-    fn open_turn(&mut self) {
-        self.turn = Some(TurnId::new());
-        self.open.clear();
-        self.may_answer = true;
-        self.push(opened("a question"));
-    }
-
-    fn answer(&mut self, calls: usize) {
-        let answer = answer(calls);
-        self.open = answer.calls().map(|call| (call.call_id, false)).collect();
-        self.may_answer = calls > 0;
-        self.push(answered(answer));
-    }
-
-    fn result(&mut self, at: usize, well: bool) {
-        let (call_id, _) = self.open.remove(at);
-        let error = (!well).then(|| "failed".to_owned());
-        let output = if well { format!("result of {call_id}") } else { String::new() };
-        self.push(resulted(call_id, ToolOutcome { output, error, duration_ms: 1 }));
-    }
-
-    fn end(&mut self, outcome: TurnOutcome) {
-        self.push(Step::Ended { outcome });
-        self.turn = None;
-    }
-}
 
 fn failure() -> Failure {
     Failure { code: FailureCode::ProviderUnavailable, message: "down".into(), retryable: true }
@@ -101,10 +37,6 @@ fn opened(message: &str) -> Step {
 
 fn resulted(call_id: CallId, outcome: ToolOutcome) -> Step {
     Step::Resulted { call_id, outcome, memory: Vec::new() }
-}
-
-fn stored(turn_id: TurnId, ts: i64, step: Step) -> StoredStep {
-    StoredStep { turn_id, ts, at: Timestamp::from_unix_ms(ts), step }
 }
 
 fn answer(calls: usize) -> Answer {
@@ -156,39 +88,6 @@ fn provider_id(block: &Block) -> Option<&str> {
     }
 }
 
-/// What comes next, told from the journal's last turn alone and step by step.
-fn expected_next(journal: &[StoredStep]) -> Next {
-    let turn = journal.last().unwrap().turn_id;
-    let steps: Vec<&Step> =
-        journal.iter().filter(|stored| stored.turn_id == turn).map(|stored| &stored.step).collect();
-    let answers: Vec<&Answer> = steps
-        .iter()
-        .filter_map(|step| if let Step::Answered { answer, .. } = step { Some(answer) } else { None })
-        .collect();
-    let Some(last) = answers.last() else { return Next::AskModel };
-    let is_result = |step: &&Step, call: &ToolUse| matches!(step, Step::Resulted { call_id, .. } if *call_id == call.call_id);
-    let is_intent =
-        |step: &&Step, call: &ToolUse| matches!(step, Step::Intended { call_id } if *call_id == call.call_id);
-    let open: Vec<OpenCall> = last
-        .calls()
-        .filter(|call| !steps.iter().any(|step| is_result(step, call)))
-        .map(|call| {
-            let told = steps.iter().any(|step| is_intent(step, call));
-            let stage = if told { OpenStage::Running } else { OpenStage::New };
-            OpenCall { call: call.clone(), stage, told, answers: Vec::new() }
-        })
-        .collect();
-    if !open.is_empty() {
-        Next::RunTools(open)
-    } else if last.calls().next().is_none() {
-        Next::Complete(StopReason::EndTurn)
-    } else if answers.len() >= 3 {
-        Next::Complete(StopReason::MaxTurns)
-    } else {
-        Next::AskModel
-    }
-}
-
 fn fold(journal: &[StoredStep]) -> Thread {
     Thread::fold(journal.to_vec()).unwrap().unwrap()
 }
@@ -207,22 +106,23 @@ fn journal(turn_id: TurnId, steps: impl IntoIterator<Item = Step>) -> Vec<Stored
 
 proptest! {
     #[test]
-    fn any_journal_cut_anywhere_is_a_valid_conversation(
-        choices in prop::collection::vec(any::<(u8, u8)>(), 1..60),
-    ) {
+    fn any_journal_cut_anywhere_is_a_valid_conversation(choices in choices(60)) {
         let journal = Journal::random(&choices);
         for end in 1..=journal.len() {
             let cut = &journal[..end];
             let thread = fold(cut);
+            prop_assert_eq!(thread.messages(), model::messages(cut));
             let ended = matches!(cut.last().unwrap().step, Step::Ended { .. });
             if !ended {
-                prop_assert_eq!(thread.next(), expected_next(cut));
+                prop_assert_eq!(thread.next(), model::next(cut));
                 if thread.next() == Next::AskModel {
                     prop_assert_eq!(check_conversation(thread.messages()), Ok(()));
                 }
             }
-            let next_turn = fold(&with_next_turn(cut));
+            let longer = with_next_turn(cut);
+            let next_turn = fold(&longer);
             prop_assert_eq!(next_turn.next(), Next::AskModel);
+            prop_assert_eq!(next_turn.messages(), model::messages(&longer));
             prop_assert_eq!(check_conversation(next_turn.messages()), Ok(()));
             // What was sent before stays as it was, byte for byte: providers cache it.
             prop_assert!(next_turn.messages().starts_with(thread.messages()));
@@ -230,9 +130,7 @@ proptest! {
     }
 
     #[test]
-    fn steps_taken_in_one_by_one_and_all_at_once_are_the_same(
-        choices in prop::collection::vec(any::<(u8, u8)>(), 1..40),
-    ) {
+    fn steps_taken_in_one_by_one_and_all_at_once_are_the_same(choices in choices(40)) {
         let journal = Journal::random(&choices);
         let turn = journal.last().unwrap().turn_id;
         let begins = journal.iter().position(|stored| stored.turn_id == turn).unwrap();
@@ -243,8 +141,42 @@ proptest! {
         let whole = fold(&journal);
         prop_assert_eq!(thread.messages(), whole.messages());
         prop_assert_eq!(thread.next(), whole.next());
+        prop_assert_eq!(thread.asked(), whole.asked());
+        prop_assert!(thread.calls_told_open().eq(whole.calls_told_open()));
         prop_assert_eq!(thread.turn().usage(), whole.turn().usage());
+        prop_assert_eq!(thread.turn().usage().input_tokens, model::input_tokens(&journal));
         prop_assert_eq!(thread.turn().step_ts(), whole.turn().step_ts());
+    }
+}
+
+#[test]
+fn random_journals_have_every_step_and_every_way_to_open_and_to_end() {
+    let mut runner = TestRunner::deterministic();
+    let mut found = BTreeSet::new();
+    for _ in 0..100 {
+        let choices = choices(60).new_tree(&mut runner).unwrap().current();
+        found.extend(Journal::random(&choices).iter().map(|stored| kind(&stored.step)));
+    }
+    let kinds = "answered asked:permission asked:question ended:cancelled:None ended:cancelled:Some ended:completed \
+                 ended:errored intended opened:edit opened:end opened:retry resolved resulted spent steered";
+    assert_eq!(found.iter().map(String::as_str).collect::<Vec<_>>().join(" "), kinds);
+}
+
+/// What kind of step it is, in words.
+fn kind(step: &Step) -> String {
+    let body = serde_json::to_value(step).unwrap();
+    let name = body["step"].as_str().unwrap();
+    match step {
+        Step::Opened(opened) => match opened.base {
+            Base::End => "opened:end".into(),
+            Base::Edit { .. } => "opened:edit".into(),
+            Base::Retry { .. } => "opened:retry".into(),
+        },
+        Step::Asked { kind, .. } => format!("{name}:{}", kind.as_str()),
+        Step::Ended { outcome: TurnOutcome::Cancelled { said: None } } => "ended:cancelled:None".into(),
+        Step::Ended { outcome: TurnOutcome::Cancelled { said: Some(_) } } => "ended:cancelled:Some".into(),
+        Step::Ended { .. } => format!("{name}:{}", body["outcome"]["outcome"].as_str().unwrap()),
+        _ => name.to_owned(),
     }
 }
 

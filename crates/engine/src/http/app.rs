@@ -1,6 +1,7 @@
 //! An engine behind a real listener, and a client of it.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -20,21 +21,29 @@ use crate::models::config;
 use crate::testing::{HastyClock, Seen, parse_sse, within};
 use crate::tools::Toolbox;
 
-pub(super) const KEY: &str = "sk-svc-right";
+pub(crate) const KEY: &str = "sk-svc-right";
 
 /// An engine that listens, with a provider that echoes what it is told unless the test says otherwise.
-pub(super) struct App {
-    pub(super) agent: Arc<Agent>,
-    pub(super) provider: StrictProvider,
-    base: String,
+pub(crate) struct App {
+    pub(crate) agent: Arc<Agent>,
+    pub(crate) provider: StrictProvider,
+    env: BTreeMap<String, String>,
+    running: Running,
     client: reqwest::Client,
+    folder: TempDir,
+}
+
+/// The engine that runs.
+struct Running {
+    agent: Arc<Agent>,
+    brain: Brain,
+    base: String,
     shutdown: CancellationToken,
-    serving: Option<JoinHandle<()>>,
-    _folder: TempDir,
+    serving: JoinHandle<()>,
 }
 
 impl App {
-    pub(super) async fn start() -> Self {
+    pub(crate) async fn start() -> Self {
         let provider = StrictProvider::start().await.unwrap();
         let base = provider.base_url();
         Self::with_env(
@@ -44,23 +53,73 @@ impl App {
         .await
     }
 
-    pub(super) async fn with_env(provider: StrictProvider, env: &[(&str, &str)]) -> Self {
-        let env: BTreeMap<String, String> =
-            env.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+    pub(crate) async fn with_env(provider: StrictProvider, env: &[(&str, &str)]) -> Self {
+        let env = env.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
         let folder = tempfile::tempdir().unwrap();
-        let brain = Brain::open(&folder.path().join("brain.sqlite")).unwrap();
+        let running = Running::start(&env, folder.path()).await;
+        let agent = Arc::clone(&running.agent);
+        Self { agent, provider, env, running, client: reqwest::Client::new(), folder }
+    }
+
+    /// Stops the engine in the middle of what it does, and starts another one on its brain.
+    pub(crate) async fn restart(&mut self) {
+        self.running.stop(Duration::ZERO).await;
+        self.running = Running::start(&self.env, self.folder.path()).await;
+        self.agent = Arc::clone(&self.running.agent);
+    }
+
+    /// Where it listens.
+    pub(crate) fn base(&self) -> &str {
+        &self.running.base
+    }
+
+    /// A request without a key.
+    pub(crate) fn keyless(&self, method: &str, path: &str) -> RequestBuilder {
+        let method: Method = method.parse().unwrap();
+        self.client.request(method, format!("{}{path}", self.running.base))
+    }
+
+    pub(crate) fn request(&self, method: &str, path: &str) -> RequestBuilder {
+        self.keyless(method, path).header("X-Engine-Key", KEY)
+    }
+
+    pub(crate) async fn post(&self, body: impl Into<reqwest::Body>) -> Response {
+        within(self.request("POST", "/execute").body(body).send()).await.unwrap()
+    }
+
+    /// Runs a turn of `task` and gives its events.
+    pub(crate) async fn say(&self, task: &str, message: &str) -> Vec<Seen> {
+        let body = json!({"task_id": task, "message": message}).to_string();
+        events(self.post(body).await).await
+    }
+
+    pub(crate) async fn replay(&self, query: &str) -> Response {
+        within(self.request("GET", &format!("/execute/replay{query}")).send()).await.unwrap()
+    }
+
+    /// Stops the engine and asserts that nothing of it is left.
+    pub(crate) async fn stop(mut self) {
+        self.running.stop(Duration::from_secs(5)).await;
+        self.provider.assert_no_refusals();
+    }
+}
+
+impl Running {
+    async fn start(env: &BTreeMap<String, String>, folder: &Path) -> Self {
+        let brain = Brain::open(&folder.join("brain.sqlite")).unwrap();
         let clock: Arc<dyn Clock> = Arc::new(HastyClock::new());
-        let gateway = Arc::new(Gateway::new(config::model(&env)));
+        let gateway = Arc::new(Gateway::new(config::model(env)));
         let means = Means {
             gateway: Arc::clone(&gateway),
-            toolbox: Toolbox::built_in(&folder.path().join("workspace")),
+            toolbox: Toolbox::built_in(&folder.join("workspace")),
             clock: Arc::clone(&clock),
             soul: "You are a test.".into(),
             hitl_ttl: Duration::from_hours(72),
             replay_ttl: Duration::from_hours(3),
         };
         let agent = Arc::new(Agent::new(brain.clone(), means));
-        let state = State::new(Arc::clone(&agent), brain, gateway, KeyHash::of(KEY), clock);
+        agent.resume().unwrap();
+        let state = State::new(Arc::clone(&agent), brain.clone(), gateway, KeyHash::of(KEY), clock);
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let base = format!("http://{}", listener.local_addr().unwrap());
         let shutdown = CancellationToken::new();
@@ -69,57 +128,32 @@ impl App {
             header_read_timeout: Duration::from_secs(20),
             drain: Duration::from_secs(5),
         };
-        let serving = Some(tokio::spawn(serve(listener, router(state), bounds, shutdown.clone())));
-        Self { agent, provider, base, client: reqwest::Client::new(), shutdown, serving, _folder: folder }
+        let serving = tokio::spawn(serve(listener, router(state), bounds, shutdown.clone()));
+        Self { agent, brain, base, shutdown, serving }
     }
 
-    /// A request without a key.
-    pub(super) fn keyless(&self, method: &str, path: &str) -> RequestBuilder {
-        let method: Method = method.parse().unwrap();
-        self.client.request(method, format!("{}{path}", self.base))
-    }
-
-    pub(super) fn request(&self, method: &str, path: &str) -> RequestBuilder {
-        self.keyless(method, path).header("X-Engine-Key", KEY)
-    }
-
-    pub(super) async fn post(&self, body: impl Into<reqwest::Body>) -> Response {
-        within(self.request("POST", "/execute").body(body).send()).await.unwrap()
-    }
-
-    /// Runs a turn of `task` and gives its events.
-    pub(super) async fn say(&self, task: &str, message: &str) -> Vec<Seen> {
-        let body = json!({"task_id": task, "message": message}).to_string();
-        events(self.post(body).await).await
-    }
-
-    pub(super) async fn replay(&self, query: &str) -> Response {
-        within(self.request("GET", &format!("/execute/replay{query}")).send()).await.unwrap()
-    }
-
-    /// Stops the engine and asserts that nothing of it is left.
-    pub(super) async fn stop(mut self) {
+    async fn stop(&mut self, deadline: Duration) {
         self.shutdown.cancel();
-        within(self.agent.stop(Duration::from_secs(5))).await;
-        within(self.serving.take().unwrap()).await.unwrap();
-        self.provider.assert_no_refusals();
+        within(self.agent.stop(deadline)).await;
+        within(&mut self.serving).await.unwrap();
+        within(self.brain.close()).await;
     }
 }
 
-impl Drop for App {
+impl Drop for Running {
     fn drop(&mut self) {
         self.shutdown.cancel();
     }
 }
 
 /// The events of an answer, to its end.
-pub(super) async fn events(response: Response) -> Vec<Seen> {
+pub(crate) async fn events(response: Response) -> Vec<Seen> {
     assert_eq!(response.status(), 200, "{:?}", within(response.text()).await);
     parse_sse(&within(response.bytes()).await.unwrap())
 }
 
 /// Asserts a refusal: its status, its code in the envelope and nothing beside it. Gives the message.
-pub(super) async fn refusal(response: Response, status: u16, code: &str) -> String {
+pub(crate) async fn refusal(response: Response, status: u16, code: &str) -> String {
     assert_eq!(response.status(), status);
     assert_eq!(response.headers()["content-type"], "application/json");
     let body: Value = serde_json::from_slice(&within(response.bytes()).await.unwrap()).unwrap();

@@ -18,6 +18,7 @@ use super::{
     Answer, Block, ChatModel, Content, Message, ModelError, ModelErrorKind, Part, Parts, Request, Tokens,
     ToolReply, ToolUse,
 };
+use crate::sabotage::{self, Saboteur};
 
 /// The most that an answer may have where nothing is configured; all current models take it.
 const MAX_OUTPUT: u64 = 32_000;
@@ -188,6 +189,7 @@ fn block(block: &Block, same_model: bool) -> Option<Value> {
         Block::Text { text } => Some(text_block(text)),
         // Signatures hold for the model that made them, and reasoning without one is refused.
         Block::Thinking { thinking, signature: Some(signature) } if same_model => {
+            let signature = if sabotage::by(Saboteur::DropSignatures) { "forged" } else { signature };
             Some(json!({"type": "thinking", "thinking": thinking, "signature": signature}))
         }
         Block::RedactedThinking { data } if same_model => {

@@ -1,0 +1,127 @@
+//! Random journals, written by the rules that a turn keeps and by random choices where it has any.
+
+use contract::{Timestamp, TurnId};
+use proptest::prelude::*;
+
+use super::model::{self, Entry, Now};
+use super::*;
+use crate::brain::steps::{Base, TurnOutcome};
+use crate::models::Tokens;
+
+/// What decides where a journal has a choice.
+pub(super) fn choices(most: usize) -> impl Strategy<Value = Vec<(u8, u8)>> {
+    prop::collection::vec(any::<(u8, u8)>(), 1..most)
+}
+
+/// A journal that is being written.
+#[derive(Default)]
+pub(super) struct Journal {
+    steps: Vec<StoredStep>,
+    turn: Option<TurnId>,
+}
+
+pub(super) fn stored(turn_id: TurnId, ts: i64, step: Step) -> StoredStep {
+    StoredStep { turn_id, ts, at: Timestamp::from_unix_ms(ts), step }
+}
+
+impl Journal {
+    pub(super) fn random(choices: &[(u8, u8)]) -> Vec<StoredStep> {
+        let mut journal = Self::default();
+        for (what, which) in choices {
+            journal.go_on(*what, usize::from(*which));
+        }
+        journal.steps
+    }
+
+    fn go_on(&mut self, what: u8, which: usize) {
+        let next = self.turn.map(|_| model::next(&self.steps));
+        match (what % 16, next) {
+            // A turn may be left as it stands, as one that the brain could not be written for.
+            (0, _) | (_, None) => self.open_turn(which),
+            (1, _) => self.end(TurnOutcome::Errored { failure: failure() }),
+            (2, next) => {
+                let text = "what I said".to_owned();
+                let speaks = next == Some(Next::AskModel) && which % 2 == 1;
+                let said = speaks.then(|| Said { message_id: MessageId::new(), text });
+                self.end(TurnOutcome::Cancelled { said });
+            }
+            (3, Some(Next::AskModel)) => {
+                let tokens = Tokens { input: 7, ..Tokens::default() };
+                self.push(Step::Spent { model: "m".into(), tokens });
+            }
+            (4, _) => {
+                self.push(Step::Steered { message_id: MessageId::new(), message: format!("mind {which}") });
+            }
+            (_, Some(Next::AskModel)) => self.push(answered(answer(which % 4))),
+            (_, Some(Next::Complete(stop_reason))) => self.end(TurnOutcome::Completed { stop_reason }),
+            (_, Some(Next::RunTools(_) | Next::Wait(_))) => self.see_to_a_call(what, which),
+        }
+    }
+
+    fn push(&mut self, step: Step) {
+        let ts = i64::try_from(self.steps.len()).unwrap() + 1;
+        self.steps.push(stored(self.turn.unwrap(), ts, step));
+    }
+
+    fn open_turn(&mut self, which: usize) {
+        let entries = model::entries(&self.steps);
+        let base = match which % 4 {
+            0 => pick(&entries, which / 4, |entry| entry.opens)
+                .map_or(Base::End, |message_id| Base::Edit { message_id }),
+            1 => {
+                pick(&entries, which / 4, |_| true).map_or(Base::End, |message_id| Base::Retry { message_id })
+            }
+            _ => Base::End,
+        };
+        self.turn = Some(TurnId::new());
+        let Step::Opened(opened) = opened("a question") else { return };
+        self.push(Step::Opened(Opened { base, ..opened }));
+    }
+
+    /// Something happens to one of the calls that have no result.
+    fn see_to_a_call(&mut self, what: u8, which: usize) {
+        let calls = model::open_calls(&self.steps);
+        let (call, now) = &calls[which % calls.len()];
+        let call_id = call.call_id;
+        match (now.stage, what % 3) {
+            (Now::New, 0) => self.ask(call_id, HitlKind::Permission),
+            (Now::Running, 0) => self.ask(call_id, HitlKind::Question),
+            (Now::New, 1) | (Now::Ready, _) => self.push(Step::Intended { call_id }),
+            (Now::Waiting(request_id, kind), choice) => {
+                let remarks = vec![Content::Text { text: format!("remark {which}") }];
+                let remarks = if which.is_multiple_of(2) { remarks } else { Vec::new() };
+                let refused = kind == HitlKind::Permission && choice == 0;
+                let answer = if refused { "no" } else { "yes" }.to_owned();
+                self.push(Step::Resolved { request_id, answer, remarks });
+                if refused {
+                    self.result(call_id, false);
+                }
+            }
+            (Now::New | Now::Running, choice) => self.result(call_id, choice == 1),
+            (Now::Done, _) => unreachable!("a call without a result is not done"),
+        }
+    }
+
+    fn ask(&mut self, call_id: CallId, kind: HitlKind) {
+        let (request_id, question) = (HitlId::new(), "may I?".to_owned());
+        self.push(Step::Asked { request_id, call_id, kind, question, options: None });
+    }
+
+    fn result(&mut self, call_id: CallId, well: bool) {
+        let error = (!well).then(|| "failed".to_owned());
+        let output = if well { format!("result of {call_id}") } else { String::new() };
+        self.push(resulted(call_id, ToolOutcome { output, error, duration_ms: 1 }));
+    }
+
+    fn end(&mut self, outcome: TurnOutcome) {
+        self.push(Step::Ended { outcome });
+        self.turn = None;
+    }
+}
+
+/// One of the messages that are as `wanted`.
+fn pick(entries: &[Entry], which: usize, wanted: impl Fn(&Entry) -> bool) -> Option<MessageId> {
+    let ids: Vec<MessageId> =
+        entries.iter().filter(|entry| wanted(entry)).filter_map(|entry| entry.message_id).collect();
+    Some(ids[which.checked_rem(ids.len())?])
+}

@@ -1,0 +1,13 @@
+//! What users of comparable systems suffered from, each as a test that would fail if they suffered from it here.
+//! `docs/lessons.md` pairs each with the saboteur that turns it red.
+
+mod approvals;
+mod broken_streams;
+mod cancelling;
+mod events;
+mod histories;
+mod memory;
+mod poison;
+mod signatures;
+mod stores;
+mod tools;

@@ -1,0 +1,212 @@
+//! Tools that run twice. Wherever the engine is killed, no call takes effect twice, and the model is told
+//! what nobody knows.
+
+use std::collections::BTreeSet;
+use std::io::Write as _;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use contract::CallId;
+use futures::future::BoxFuture;
+use serde_json::json;
+use strict_provider::{Reply, Wire};
+use tokio::sync::Semaphore;
+
+use crate::agent::rig::{OUTCOME_UNKNOWN, Rig, WIRES, check_turn, final_text};
+use crate::brain::steps::Step;
+use crate::models::ToolSpec;
+use crate::testing::{next_events, task_id, within};
+use crate::tools::{Invocation, Permission, Tool, ToolError, ToolOutput, ToolStep};
+
+/// When the engine is killed.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Instant {
+    /// When a client has seen so many events.
+    Events(usize),
+    /// When this call is about to take effect.
+    Before(u64),
+    /// When it has taken effect.
+    After(u64),
+}
+
+/// A tool that appends its input to a file: a second run would show.
+struct Appends {
+    file: PathBuf,
+    /// The brain of the engine that runs, to look at from outside.
+    brain: Mutex<PathBuf>,
+    runs: AtomicI64,
+    /// How many of them had no intent on record.
+    without_intent: AtomicI64,
+    /// Where it waits to be killed.
+    waits: Mutex<Option<Instant>>,
+    waiting: Semaphore,
+}
+
+impl Appends {
+    async fn run(&self, number: u64) {
+        let runs = 1 + self.runs.fetch_add(1, Ordering::AcqRel);
+        if runs > self.stored_intents() {
+            self.without_intent.fetch_add(1, Ordering::AcqRel);
+        }
+        self.wait_at(Instant::Before(number)).await;
+        let mut file = std::fs::OpenOptions::new().append(true).open(&self.file).unwrap();
+        writeln!(file, "{number}").unwrap();
+        self.wait_at(Instant::After(number)).await;
+    }
+
+    async fn wait_at(&self, instant: Instant) {
+        if *self.waits.lock().unwrap() == Some(instant) {
+            self.waiting.add_permits(1);
+            std::future::pending::<()>().await;
+        }
+    }
+
+    fn stored_intents(&self) -> i64 {
+        let brain = rusqlite::Connection::open(&*self.brain.lock().unwrap()).unwrap();
+        let count = "SELECT COUNT(*) FROM steps WHERE body ->> '$.step' = 'intended'";
+        brain.query_row(count, [], |row| row.get(0)).unwrap()
+    }
+
+    /// How often the call took effect.
+    fn lines(&self, number: u64) -> usize {
+        let text = std::fs::read_to_string(&self.file).unwrap();
+        text.lines().filter(|line| *line == number.to_string()).count()
+    }
+}
+
+impl Tool for Appends {
+    fn spec(&self) -> ToolSpec {
+        let input_schema = json!({"type": "object", "properties": {"n": {"type": "integer"}}});
+        ToolSpec { name: "append".into(), description: "Appends a line.".into(), input_schema }
+    }
+
+    fn idempotent(&self) -> bool {
+        false
+    }
+
+    fn permission(&self) -> Permission {
+        Permission::Allow
+    }
+
+    fn run(&self, invocation: Invocation) -> BoxFuture<'_, Result<ToolStep, ToolError>> {
+        Box::pin(async move {
+            Appends::run(self, invocation.input["n"].as_u64().unwrap()).await;
+            let text = "appended".into();
+            Ok(ToolStep::Done(ToolOutput { text, working_memory: Vec::new() }))
+        })
+    }
+}
+
+/// What is on record of the calls.
+#[derive(Debug, Default)]
+struct Journal {
+    answered: bool,
+    calls: Vec<(CallId, u64)>,
+    intended: BTreeSet<CallId>,
+    resulted: BTreeSet<CallId>,
+}
+
+impl Journal {
+    fn of(rig: &Rig) -> Self {
+        let mut journal = Self::default();
+        let Some(task) = rig.brain.task(&task_id("t")).unwrap() else { return journal };
+        for stored in rig.brain.steps(task.row).unwrap() {
+            match stored.step {
+                Step::Answered { answer, .. } => {
+                    journal.answered = true;
+                    let numbered =
+                        |call: &crate::models::ToolUse| (call.call_id, call.input["n"].as_u64().unwrap());
+                    journal.calls.extend(answer.calls().map(numbered));
+                }
+                Step::Intended { call_id } => drop(journal.intended.insert(call_id)),
+                Step::Resulted { call_id, .. } => drop(journal.resulted.insert(call_id)),
+                _ => {}
+            }
+        }
+        journal
+    }
+
+    /// The calls of which nobody knows whether they took effect.
+    fn unknown(&self) -> BTreeSet<CallId> {
+        self.intended.difference(&self.resulted).copied().collect()
+    }
+}
+
+/// Kills the engine in this instant of a turn with two calls at once, and lets the next one go on.
+async fn kill_at(wire: Wire, instant: Instant) {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("effects");
+    std::fs::write(&file, "").unwrap();
+    let appends = Arc::new(Appends {
+        file,
+        brain: Mutex::default(),
+        runs: AtomicI64::new(0),
+        without_intent: AtomicI64::new(0),
+        waits: Mutex::new(Some(instant)),
+        waiting: Semaphore::new(0),
+    });
+    let mut rig = Rig::with_tools(wire, vec![appends.clone()]).await;
+    rig.brain.file().clone_into(&mut appends.brain.lock().unwrap());
+    rig.provider.set_default_reply(Reply::of_text("done"));
+    let calls = || {
+        let text = Reply::new().text("I append.").deltas(3);
+        text.tool_use("append", json!({"n": 1})).tool_use("append", json!({"n": 2}))
+    };
+    rig.provider.enqueue(calls());
+    let mut reader = rig.begin(json!({"task_id": "t", "message": "go"})).await.unwrap();
+    match instant {
+        Instant::Events(count) => {
+            let mut seen = 0;
+            while seen < count
+                && let Some(events) = next_events(&mut reader).await
+            {
+                seen += events.len();
+            }
+        }
+        _ => within(appends.waiting.acquire()).await.unwrap().forget(),
+    }
+    rig.kill().await;
+    *appends.waits.lock().unwrap() = None;
+    rig.brain.file().clone_into(&mut appends.brain.lock().unwrap());
+    let left = Journal::of(&rig);
+    if !left.answered && rig.provider.pending_replies() == 0 {
+        rig.provider.enqueue(calls());
+    }
+    rig.agent.resume().unwrap();
+    let events = rig.replay(0).await;
+    for (call_id, number) in Journal::of(&rig).calls {
+        let lines = appends.lines(number);
+        let unknown = left.unknown().contains(&call_id);
+        assert!(lines == 1 || unknown && lines == 0, "{instant:?}: call {number} took effect {lines} times");
+    }
+    assert_eq!(
+        appends.without_intent.load(Ordering::Acquire),
+        0,
+        "{instant:?}: run before the intent is stored"
+    );
+    assert_eq!(check_turn(&events), Ok(()));
+    assert_eq!(final_text(&events), "done");
+    let told = String::from_utf8(rig.last_request().raw.to_vec()).unwrap();
+    assert_eq!(told.matches(OUTCOME_UNKNOWN).count(), left.unknown().len(), "{instant:?}");
+    rig.provider.assert_no_refusals();
+}
+
+#[tokio::test]
+async fn lesson_e02_killed_at_any_event_no_call_takes_effect_twice() {
+    for wire in WIRES {
+        for count in 0..=14 {
+            kill_at(wire, Instant::Events(count)).await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn lesson_e02_killed_inside_a_tool_its_call_does_not_take_effect_twice() {
+    for wire in WIRES {
+        for number in [1, 2] {
+            kill_at(wire, Instant::Before(number)).await;
+            kill_at(wire, Instant::After(number)).await;
+        }
+    }
+}
