@@ -170,7 +170,7 @@ impl Brain {
             })?;
         let write = schema::open(file)?;
         let reading = |error| BrainError::of(file, error);
-        let point_reads = reader(file).map_err(reading)?;
+        let point_reads = reader(file, 64).map_err(reading)?;
         // Also above what a task that is gone may have left behind.
         let next = "SELECT 1 + MAX(
                 COALESCE((SELECT MAX(task) FROM tasks), 0), COALESCE((SELECT MAX(task) FROM turns), 0),
@@ -336,7 +336,7 @@ impl Brain {
         let mut reader = self.shared.long_reads.lock().unwrap_or_else(PoisonError::into_inner);
         match &mut *reader {
             Some(reader) => query(reader),
-            none => query(none.insert(self::reader(&self.shared.file)?)),
+            none => query(none.insert(self::reader(&self.shared.file, 256)?)),
         }
     }
 
@@ -349,11 +349,11 @@ impl Brain {
 /// How long closing may take.
 const CLOSE_DEADLINE: Duration = Duration::from_secs(2);
 
-/// A connection for reads.
-fn reader(file: &Path) -> Result<Connection, rusqlite::Error> {
+/// A connection for reads, with a page cache of `kib`.
+fn reader(file: &Path, kib: i64) -> Result<Connection, rusqlite::Error> {
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let reader = Connection::open_with_flags(file, flags)?;
-    schema::bound_memory(&reader)?;
+    schema::bound_memory(&reader, kib)?;
     Ok(reader)
 }
 

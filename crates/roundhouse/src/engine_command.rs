@@ -50,7 +50,8 @@ fn serve(args: &Args) -> Result<(), Failure> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         // Reads of the brain take turns, and a thread that was once needed keeps its memory.
-        .max_blocking_threads(8)
+        .max_blocking_threads(4)
+        .thread_keep_alive(Duration::from_secs(1))
         .enable_all()
         .build()
         .context("the runtime could not be started")?;

@@ -128,7 +128,7 @@ pub(super) fn open(file: &Path) -> Result<Connection, BrainError> {
     // A turn is inserted from its task's row, and its steps and events from its own. To have references enforced
     // would make the deletion of each turn search all events of the brain.
     connection.pragma_update(None, "foreign_keys", false).map_err(failed)?;
-    bound_memory(&connection).map_err(failed)?;
+    bound_memory(&connection, 512).map_err(failed)?;
     let applied = applied(&connection).map_err(failed)?;
     if found == FORMAT && applied < ADDITIONS.len() {
         snapshot(&connection, file, applied)?;
@@ -199,16 +199,16 @@ fn migrate(connection: &mut Connection, found: i64, applied: usize) -> Result<()
     transaction.commit()
 }
 
-/// A connection to a brain that is up to date.
+/// A connection that carries the log over, which takes no page cache.
 pub(super) fn connect(file: &Path) -> Result<Connection, rusqlite::Error> {
     let connection = Connection::open(file)?;
-    bound_memory(&connection)?;
+    bound_memory(&connection, 64)?;
     Ok(connection)
 }
 
-/// Keeps a connection's page cache small (KiB): there is one engine per user, and most are idle.
-pub(super) fn bound_memory(connection: &Connection) -> Result<(), rusqlite::Error> {
-    connection.pragma_update(None, "cache_size", -512)?;
+/// Keeps a connection's page cache within `kib`: there is one engine per user, and most are idle.
+pub(super) fn bound_memory(connection: &Connection, kib: i64) -> Result<(), rusqlite::Error> {
+    connection.pragma_update(None, "cache_size", -kib)?;
     connection.set_prepared_statement_cache_capacity(48);
     // The log is carried over by a thread of its own.
     connection.pragma_update(None, "wal_autocheckpoint", 0)

@@ -198,6 +198,9 @@ fn run(
             Err(RecvTimeoutError::Timeout) => {
                 checkpointer.wake();
                 commits = 0;
+                if let Err(error) = connection.execute_batch("PRAGMA shrink_memory") {
+                    tracing::warn!(%error, "The brain's memory could not be given back.");
+                }
                 // The disk may have room again, which nobody would notice before the next turn.
                 if unwell && attempt(&mut connection).is_ok() {
                     *locked(last) = Ok(());
