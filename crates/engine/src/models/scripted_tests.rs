@@ -188,6 +188,20 @@ async fn the_built_in_script_shows_what_an_engine_does() {
             "your colour is green",
         ),
         ("Which files are there?", "list_files", json!({"path": "."}), "a.txt", "a.txt"),
+        (
+            "write notes.txt: buy milk",
+            "write_file",
+            json!({"path": "notes.txt", "content": "buy milk"}),
+            "written",
+            "came of it:\n\nwritten",
+        ),
+        (
+            "ask me something",
+            "ask_user",
+            json!({"question": "Which colour do you like best?", "options": ["red", "green", "blue"]}),
+            "green",
+            "You like green.",
+        ),
         ("read the file notes.txt", "read_file", json!({"path": "notes.txt"}), "milk", "milk"),
     ] {
         let mut messages = vec![user(said)];
