@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
-use contract::TurnId;
 use contract::event::SentEvent;
+use contract::{MessageId, TurnId};
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
@@ -174,25 +174,27 @@ impl Drive {
         let live: Vec<_> = view
             .messages
             .iter()
-            .filter(|(_, turn)| !view.promises.taken_back.contains(turn))
+            .filter(|(message, turn)| {
+                !view.promises.taken_back.contains(turn) && !view.superseded.contains(message)
+            })
             .copied()
             .collect();
         if self.dice.chance(self.world.mix.edit)
-            && let Some((message, turn)) = self.dice.pick(&live)
+            && let Some((message, _)) = self.dice.pick(&live)
         {
             set("edit_message_id", message.to_string().into());
-            let after = view
-                .messages
-                .iter()
-                .map(|(_, turn)| *turn)
-                .skip_while(|of| of != turn)
-                .collect::<Vec<TurnId>>();
+            // A retry of the message has named it again.
+            let after = view.messages.iter().skip_while(|(of, _)| of != message);
+            let after: Vec<TurnId> = after.map(|(_, turn)| *turn).collect();
             view.promises.taken_back.extend(after);
             self.world.tally.count("edits");
         } else if self.dice.chance(self.world.mix.retry)
             && let Some((message, _)) = self.dice.pick(&live)
         {
             set("retry_message_id", message.to_string().into());
+            let after = view.messages.iter().skip_while(|(of, _)| of != message);
+            let after: Vec<MessageId> = after.map(|(of, _)| *of).filter(|of| of != message).collect();
+            view.superseded.extend(after);
             self.world.tally.count("retries");
         }
         body

@@ -31,6 +31,8 @@ pub(crate) struct View {
     pub(crate) pending: Option<HitlRequest>,
     /// The user messages and their turns, oldest first.
     pub(crate) messages: Vec<(MessageId, TurnId)>,
+    /// Messages that a retry of an earlier one may have put out of force.
+    pub(crate) superseded: BTreeSet<MessageId>,
     /// What was promised.
     pub(crate) promises: Promises,
 }

@@ -25,7 +25,7 @@ pub(super) async fn errored(
 
 /// What clients are told of a call whose result nobody will know.
 pub(super) fn without_result(tool_call_id: CallId, tool: String) -> Event {
-    let error = Some("the turn ended before the call's result was known".to_owned());
+    let error = Some("its outcome is unknown: the turn ended before the call did".to_owned());
     Event::ToolResult(ToolResult { tool_call_id, tool, output: String::new(), error, duration_ms: 0 })
 }
 
