@@ -55,7 +55,9 @@ async fn turn(rig: &Rig) {
 async fn lesson_e11_a_late_turn_writes_what_an_early_one_wrote() {
     let rig = Rig::new(Wire::OpenAiChat).await;
     let outside = rig.outside();
-    let (mut kept, mut written) = ([0, 0], [0, 0]);
+    // How events share commits is a matter of chance, and each commit writes whole pages: the turn that wrote least
+    // says what a turn takes.
+    let (mut kept, mut written) = ([0, 0], [u32::MAX, u32::MAX]);
     for number in 1..=200 {
         let Some(window) = MEASURED.iter().position(|window| window.contains(&number)) else {
             rig.say("And?").await;
@@ -64,7 +66,7 @@ async fn lesson_e11_a_late_turn_writes_what_an_early_one_wrote() {
         let before = stored(&outside);
         log(&rig, &outside);
         turn(&rig).await;
-        written[window] += log(&rig, &outside);
+        written[window] = written[window].min(log(&rig, &outside));
         kept[window] += stored(&outside) - before;
     }
     let ratio = |[early, late]: [u32; 2]| f64::from(late) / f64::from(early);
