@@ -94,10 +94,15 @@ impl Client {
         let mut closing = self.task.closing.subscribe();
         let mut closed_at = None;
         while !self.has_all() && !self.world.is_over() {
+            // What an edit took out comes no more.
+            if self.collected.turn.is_some_and(|turn| self.task.view().promises.taken_back.contains(&turn)) {
+                return;
+            }
             if closing.borrow().is_some() && closed_at.get_or_insert_with(Instant::now).elapsed() > CATCH_UP {
-                self.world
-                    .tally
-                    .violation(format!("{}: did not get the last events in time", self.collected.name));
+                self.world.tally.violation(format!(
+                    "{}: after {} it did not get the last events in time, of turn {:?}",
+                    self.collected.name, self.last, self.collected.turn
+                ));
                 return;
             }
             if self.replay().await != End::Whole || self.has_all() {

@@ -78,17 +78,20 @@ fn reader(brain: &Path) -> anyhow::Result<Connection> {
 fn fold(turn_id: String, bodies: &[String]) -> anyhow::Result<OpenTurn> {
     let mut last_step = "none".to_owned();
     let mut intents = BTreeSet::new();
+    let mut moved_on = 0;
     for body in bodies {
         let body: Value = serde_json::from_str(body).context("a step is not JSON")?;
         let text = |name: &str| body.get(name).and_then(Value::as_str).unwrap_or_default().to_owned();
         last_step = text("step");
+        // These are taken down while a step is under way: the turn gets on by none of them.
+        moved_on += usize::from(!matches!(last_step.as_str(), "steered" | "spent"));
         match last_step.as_str() {
             "intended" => _ = intents.insert(text("call_id")),
             "resulted" => _ = intents.remove(&text("call_id")),
             _ => {}
         }
     }
-    Ok(OpenTurn { turn_id, steps: bodies.len(), last_step, intents_without_result: intents.len() })
+    Ok(OpenTurn { turn_id, steps: moved_on, last_step, intents_without_result: intents.len() })
 }
 
 #[cfg(test)]
