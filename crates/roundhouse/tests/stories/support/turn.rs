@@ -50,13 +50,24 @@ fn assert_blocks(events: &[Event]) {
     assert!(open.is_none() || failed, "a block is left open: {events:#?}");
 }
 
-/// Every tool result follows its call.
+/// Each tool call has one result, which follows it. Calls of one answer run at once and end in any order.
 #[track_caller]
 fn assert_tools(events: &[Event]) {
-    let ids = |kind: &str| -> Vec<&Value> {
-        events.iter().filter(|event| event.kind == kind).map(|event| &event.data["tool_call_id"]).collect()
-    };
-    assert_eq!(ids("tool_call"), ids("tool_result"), "{events:#?}");
+    let mut open: Vec<&Value> = Vec::new();
+    for event in events {
+        let id = &event.data["tool_call_id"];
+        match event.kind.as_str() {
+            "tool_call" => open.push(id),
+            "tool_result" => {
+                let at = open.iter().position(|call| *call == id);
+                open.remove(
+                    at.unwrap_or_else(|| panic!("a result without a call: {event:?} in {events:#?}")),
+                );
+            }
+            _ => {}
+        }
+    }
+    assert!(open.is_empty(), "calls without a result: {open:?} in {events:#?}");
 }
 
 /// The text that a client shows which honours `void_after`.
