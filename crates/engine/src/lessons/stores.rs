@@ -12,6 +12,9 @@ use crate::agent::rig::{Rig, final_text};
 const MEASURED: [RangeInclusive<u32>; 2] = [10..=19, 191..=200];
 /// How much more than an early turn a late one may write.
 const BOUND: f64 = 1.2;
+/// The same for whole pages of the log. How events share commits is a matter of chance, so this only tells a store that
+/// writes its thread again; `bench bytes-per-turn` measures it when nothing else runs.
+const LOG_BOUND: f64 = 3.0;
 
 /// The bytes of all that is stored.
 fn stored(brain: &Connection) -> u32 {
@@ -55,8 +58,6 @@ async fn turn(rig: &Rig) {
 async fn lesson_e11_a_late_turn_writes_what_an_early_one_wrote() {
     let rig = Rig::new(Wire::OpenAiChat).await;
     let outside = rig.outside();
-    // How events share commits is a matter of chance, and each commit writes whole pages: the turn that wrote least
-    // says what a turn takes.
     let (mut kept, mut written) = ([0, 0], [u32::MAX, u32::MAX]);
     for number in 1..=200 {
         let Some(window) = MEASURED.iter().position(|window| window.contains(&number)) else {
@@ -71,5 +72,5 @@ async fn lesson_e11_a_late_turn_writes_what_an_early_one_wrote() {
     }
     let ratio = |[early, late]: [u32; 2]| f64::from(late) / f64::from(early);
     assert!(ratio(kept) < BOUND, "stored early and late: {kept:?} bytes");
-    assert!(ratio(written) < BOUND, "written early and late: {written:?} bytes");
+    assert!(ratio(written) < LOG_BOUND, "written early and late: {written:?} bytes");
 }
