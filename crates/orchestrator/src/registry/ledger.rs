@@ -96,6 +96,9 @@ pub(super) struct Ledger {
     /// How many rows are still to be written.
     missing: i64,
     hash: String,
+    /// Rows written that count towards the product's lifetime figures.
+    provisions: i64,
+    destroys: i64,
 }
 
 impl Registry {
@@ -113,7 +116,15 @@ impl Registry {
         .ok_or(RegistryError::ProductGone)?;
         let last_id: i64 = end.try_get(0)?;
         let hash = end.try_get(1)?;
-        Ok(Ledger { transaction, product_id, id: last_id - rows, missing: rows, hash })
+        Ok(Ledger {
+            transaction,
+            product_id,
+            id: last_id - rows,
+            missing: rows,
+            hash,
+            provisions: 0,
+            destroys: 0,
+        })
     }
 }
 
@@ -127,6 +138,8 @@ impl Ledger {
     pub(super) async fn append(&mut self, entry: &Entry) -> Result<(), RegistryError> {
         self.id += 1;
         self.missing -= 1;
+        self.provisions += i64::from(entry.event == Event::Provision);
+        self.destroys += i64::from(entry.event == Event::Destroy);
         self.hash = entry.hash(self.product_id, self.id, &self.hash);
         insert(&mut self.transaction, self.product_id, self.id, entry, &self.hash).await
     }
@@ -136,11 +149,16 @@ impl Ledger {
         if self.missing != 0 {
             return Err(RegistryError::LedgerIncomplete);
         }
-        sqlx::query("UPDATE products SET audit_hash = $1 WHERE product_id = $2")
-            .bind(self.hash)
-            .bind(self.product_id.to_string())
-            .execute(&mut *self.transaction)
-            .await?;
+        sqlx::query(
+            "UPDATE products SET audit_hash = $1, provisions = provisions + $2, destroys = destroys + $3 \
+             WHERE product_id = $4",
+        )
+        .bind(self.hash)
+        .bind(self.provisions)
+        .bind(self.destroys)
+        .bind(self.product_id.to_string())
+        .execute(&mut *self.transaction)
+        .await?;
         self.transaction.commit().await?;
         Ok(())
     }

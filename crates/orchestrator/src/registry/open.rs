@@ -17,10 +17,13 @@ use super::Registry;
 use super::point::PointReads;
 
 /// The steps that lead from an empty database to the present schema. The n-th leads to version n.
-const MIGRATIONS: [&str; 1] = [concat!(
-    include_str!("../../migrations/0001_registry.sql"),
-    include_str!("../../migrations/0001_registry.sqlite.sql")
-)];
+const MIGRATIONS: [&str; 2] = [
+    concat!(
+        include_str!("../../migrations/0001_registry.sql"),
+        include_str!("../../migrations/0001_registry.sqlite.sql")
+    ),
+    include_str!("../../migrations/0002_supervision.sql"),
+];
 
 /// Point reads take microseconds; more connections than cores would only queue inside SQLite.
 const READERS: u32 = 4;

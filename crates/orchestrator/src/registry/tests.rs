@@ -342,7 +342,7 @@ async fn what_is_no_registry_of_ours_is_refused() {
     let database = fixture.folder.path().join("registry.db");
     fixture.registry.close().await;
     drop(fixture.registry);
-    assert!(matches!(refusal(&database).await, OpenRegistryError::Newer { found: 999, known: 1 }));
+    assert!(matches!(refusal(&database).await, OpenRegistryError::Newer { found: 999, known: 2 }));
     let text = fixture.folder.path().join("notes.txt");
     std::fs::write(&text, "these are just some notes, and long enough to be read as a header".repeat(20))
         .unwrap();
