@@ -237,6 +237,13 @@ pub struct StoppedEngine {
     pub status: EngineStatus,
 }
 
+/// Answer of `POST /engines/{user_id}/rotate-key`.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct RotatedKey {
+    /// The engine's key from now on. The one before is invalid.
+    pub new_api_key: EngineKey,
+}
+
 /// Answer of `DELETE /engines/{user_id}`.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct DestroyedEngine {
@@ -244,6 +251,95 @@ pub struct DestroyedEngine {
     pub status: Destroyed,
     /// The engine that was.
     pub engine_id: EngineId,
+}
+
+/// Answer of `GET /engines/{user_id}/explain`: why an engine is as it is, and what comes next. What does not
+/// apply is null.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Explanation {
+    /// The engine's id.
+    pub engine_id: EngineId,
+    /// Its state.
+    pub status: EngineStatus,
+    /// The last move of the engine that the ledger has.
+    #[schema(required)]
+    pub last_transition: Option<Transition>,
+    /// What happens by itself next.
+    pub next_action: NextAction,
+    /// Why it runs, in sentences.
+    #[schema(required)]
+    pub awake_because: Option<Vec<String>>,
+    /// Automatic restarts since it was last well for long.
+    #[schema(required)]
+    pub restart_attempt: Option<RestartAttempt>,
+    /// The caps that the product's policy sets.
+    #[schema(required)]
+    pub caps: Option<Caps>,
+}
+
+/// A move from one state to another.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Transition {
+    /// When it was made.
+    pub at: Timestamp,
+    /// The ledger's event.
+    pub event: String,
+    /// The state before; null if there was no engine.
+    #[schema(required)]
+    pub from: Option<EngineStatus>,
+    /// The state after; null if there is no engine any more.
+    #[schema(required)]
+    pub to: Option<EngineStatus>,
+    /// Why.
+    #[schema(required)]
+    pub reason: Option<String>,
+}
+
+/// What happens to an engine by itself next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct NextAction {
+    /// What.
+    pub action: Action,
+    /// When, at the earliest; null if nothing happens.
+    #[schema(required)]
+    pub at: Option<Timestamp>,
+}
+
+/// What may happen to an engine by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Action {
+    /// It is put to sleep, unless its user is admitted or it works then.
+    Sleep,
+    /// It is restarted.
+    Restart,
+    /// Nothing.
+    None,
+}
+
+/// How many automatic restarts were attempted, and how many may be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct RestartAttempt {
+    /// Attempts made.
+    pub n: u32,
+    /// Attempts allowed.
+    pub max: u32,
+}
+
+/// The caps of an engine.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Caps {
+    /// Memory, in MiB.
+    #[schema(required)]
+    pub memory_mb: Option<u64>,
+    /// Processors; may be a fraction.
+    #[schema(required)]
+    pub cpus: Option<f64>,
+    /// Processes.
+    #[schema(required)]
+    pub pids: Option<u64>,
+    /// Whether they hold for the engine as it runs now.
+    pub applied: bool,
 }
 
 /// The state of an engine that is no more.

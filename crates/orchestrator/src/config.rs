@@ -11,6 +11,7 @@ use contract::{AdminKey, EngineImage};
 use secrecy::SecretString;
 use service::env::{Env, Faults, Reader, seconds};
 
+pub use crate::fleet::Rules;
 use crate::keys::MasterKey;
 
 /// The version of this binary: the one that the process backend can run.
@@ -39,6 +40,8 @@ pub struct Config {
     pub boot_timeout: Duration,
     /// Where engines may listen.
     pub ports: PortRange,
+    /// How engines are supervised.
+    pub rules: Rules,
     /// The folder that holds one folder per engine, and nothing else.
     pub data_root: PathBuf,
     /// The catalog that all engines read.
@@ -145,6 +148,7 @@ impl Config {
             |text| seconds(text).filter(|timeout| !timeout.is_zero()),
         );
         let ports = ports(&mut reader);
+        let rules = rules(&mut reader);
         let data_root = reader.or(
             "ORCH_DATA_ROOT_PATH",
             "the absolute path of a folder",
@@ -163,6 +167,7 @@ impl Config {
             address: SocketAddr::new(host, port),
             boot_timeout,
             ports,
+            rules,
             data_root,
             catalog,
             backend,
@@ -174,6 +179,48 @@ impl Config {
 /// Whether `text` reaches us as it is when it is sent as a header.
 fn fits_a_header(text: &str) -> bool {
     text.bytes().all(|byte| byte == b' ' || byte.is_ascii_graphic()) && text.trim() == text
+}
+
+/// How engines are supervised: the contract's example values are the defaults.
+fn rules(reader: &mut Reader<'_>) -> Rules {
+    const SECONDS: &str = "seconds above 0, decimals allowed";
+    const COUNT: &str = "a whole number above 0";
+    let usual = Rules::default();
+    let above_zero = |text: &str| seconds(text).filter(|time| !time.is_zero());
+    let count = |text: &str| text.parse().ok().filter(|count: &u32| *count > 0);
+    let check_interval = reader.or("ORCH_HEALTH_CHECK_INTERVAL_S", SECONDS, usual.check_interval, above_zero);
+    let check_timeout = reader.or("ORCH_HEALTH_CHECK_TIMEOUT_S", SECONDS, usual.check_timeout, above_zero);
+    let max_failures = reader.or("ORCH_HEALTH_MAX_FAILURES", COUNT, usual.max_failures, count);
+    let backoff_base = reader.or("ORCH_RESTART_BACKOFF_BASE_S", SECONDS, usual.backoff_base, above_zero);
+    let backoff_max = reader.or("ORCH_RESTART_BACKOFF_MAX_S", SECONDS, usual.backoff_max, above_zero);
+    let max_restarts = reader.or(
+        "ORCH_RESTART_MAX_ATTEMPTS",
+        "a whole number; 0: failed engines are not restarted",
+        usual.max_restarts,
+        |text| text.parse().ok(),
+    );
+    let idle_threshold = reader.or(
+        "ORCH_IDLE_SLEEP_THRESHOLD_S",
+        "seconds, decimals allowed; 0: engines never sleep",
+        usual.idle_threshold,
+        seconds,
+    );
+    if backoff_max < backoff_base {
+        reader.fault(
+            "ORCH_RESTART_BACKOFF_MAX_S",
+            Some(backoff_max.as_secs_f64().to_string()),
+            &format!("at least ORCH_RESTART_BACKOFF_BASE_S, which is {}", backoff_base.as_secs_f64()),
+        );
+    }
+    Rules {
+        check_interval,
+        check_timeout,
+        max_failures,
+        backoff_base,
+        backoff_max,
+        max_restarts,
+        idle_threshold,
+    }
 }
 
 fn number(text: &str) -> Option<u16> {

@@ -8,8 +8,10 @@
 mod boot;
 mod calls;
 mod destroying;
+mod duties;
 mod error;
 mod exits;
+mod explain;
 mod flight;
 mod launching;
 pub(crate) mod lifecycle;
@@ -20,7 +22,10 @@ mod rate;
 mod reconcile;
 mod record;
 mod repair;
+mod restarting;
 mod resting;
+mod rotating;
+mod supervision;
 
 #[cfg(test)]
 mod tests;
@@ -28,7 +33,8 @@ mod tests;
 use std::sync::Arc;
 use std::time::Duration;
 
-use contract::{EngineImage, Timestamp};
+use contract::orchestrator::Policy;
+use contract::{EngineImage, ProductId, Timestamp};
 use secrecy::SecretString;
 use service::clock::Clock;
 use tokio::sync::{broadcast, watch};
@@ -38,10 +44,12 @@ pub use error::FleetError;
 use self::flight::Flights;
 use self::products::ProductCache;
 use self::rate::RateLimiter;
+pub use self::supervision::Rules;
+use self::supervision::Supervision;
 use crate::backend::{Bounded, EngineBackend, Exit, Probe};
 use crate::config::PortRange;
 use crate::keys::Vault;
-use crate::registry::{PortRule, Registry};
+use crate::registry::{EngineRow, Entry, Next, PortRule, Registry, RegistryError};
 
 /// What a change may take beyond a boot: at least what the backend's calls around it may take together.
 const BEYOND_BOOT: Duration = Duration::from_secs(40);
@@ -61,6 +69,7 @@ pub struct Fleet {
     products: ProductCache,
     rates: RateLimiter,
     flights: Arc<Flights>,
+    supervision: Supervision,
     exits: broadcast::Sender<Exit>,
     ready: watch::Sender<bool>,
 }
@@ -76,6 +85,7 @@ pub(crate) struct Settings {
     pub(crate) engine_env: Vec<(String, SecretString)>,
     pub(crate) boot_timeout: Duration,
     pub(crate) ports: PortRange,
+    pub(crate) rules: Rules,
 }
 
 /// What the fleet stands on.
@@ -94,6 +104,7 @@ impl Fleet {
         let leases = PortRule::new(settings.ports, move |port| probing.port_is_free(port));
         let (exits, _) = broadcast::channel(EXIT_BACKLOG);
         Arc::new(Self {
+            supervision: Supervision::new(settings.rules),
             settings,
             registry,
             vault,
@@ -127,6 +138,32 @@ impl Fleet {
 
     fn now(&self) -> Timestamp {
         self.clock.now()
+    }
+
+    /// Settles a change in the registry, and tells the supervisor.
+    async fn settle(
+        &self,
+        row: &EngineRow,
+        next: Next,
+        entry: Option<&Entry>,
+    ) -> Result<Option<EngineRow>, RegistryError> {
+        // Before the commit: what is due some time from now is due then, whatever becomes of the wall clock.
+        let (now, wall) = (self.moment(), self.now());
+        let wanted = matches!(next, Next::Running { wanted: true, .. });
+        let moves = !matches!(next, Next::Unchanged | Next::Rotated(_));
+        let settled = self.registry.settle(row, next, entry).await?;
+        match &settled {
+            None => self.supervision.forget(row.engine_id),
+            Some(settled) if moves => self.supervision.follow(settled, wanted, now, wall),
+            Some(_) => {}
+        }
+        Ok(settled)
+    }
+
+    /// Judges a product's engines by this policy from now on.
+    fn follow_policy(&self, product_id: ProductId, policy: &Policy) {
+        let _ = policy;
+        self.supervision.set_threshold(product_id, None);
     }
 
     /// Waits for the changes under way, at most for `limit`.

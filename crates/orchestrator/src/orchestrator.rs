@@ -151,6 +151,7 @@ impl Orchestrator {
             engine_env: config.engine_env,
             boot_timeout: config.boot_timeout,
             ports: config.ports,
+            rules: config.rules,
         };
         let fleet = Fleet::new(settings, Parts { registry, vault, backend, probe, clock });
         Self { fleet, admin_key: config.admin_key }
@@ -168,6 +169,8 @@ impl Orchestrator {
         let tasks = TaskTracker::new();
         tasks.spawn(Arc::clone(&self.fleet).watch_exits(keeping.clone()));
         tasks.spawn(Arc::clone(&self.fleet).keep_in_order(keeping.clone()));
+        tasks.spawn(Arc::clone(&self.fleet).supervise(keeping.clone()));
+        tasks.spawn(Arc::clone(&self.fleet).keep_stamps(keeping.clone()));
         let address = listener.local_addr().ok();
         tracing::info!(address = address.as_ref().map(SocketAddr::to_string), "The orchestrator listens.");
         let drained = async {

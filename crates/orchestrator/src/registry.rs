@@ -14,6 +14,8 @@ mod point;
 mod ports;
 mod products;
 mod row;
+mod stamps;
+mod transition;
 
 #[cfg(test)]
 mod tests;
@@ -22,7 +24,7 @@ use contract::ProductId;
 use service::lock::FileLock;
 use sqlx::AnyPool;
 
-pub(crate) use engines::{Claim, NewEngine, Next, Page, Refused};
+pub(crate) use engines::{Claim, Move, NewEngine, Next, Page, PendingKey, Refused};
 pub(crate) use error::RegistryError;
 pub(crate) use ledger::{Entry, Event};
 pub(crate) use meta::{CANARY, DEPLOYMENT_ID};
@@ -31,6 +33,7 @@ use point::PointReads;
 pub(crate) use ports::PortRule;
 pub(crate) use products::Product;
 pub(crate) use row::EngineRow;
+pub(crate) use stamps::{Stamp, Supervised};
 
 /// One engine at most sits at each: a product's user.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

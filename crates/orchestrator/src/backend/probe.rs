@@ -1,4 +1,4 @@
-//! An engine's own word on how it is, `GET /health`, and whether it is that engine.
+//! An engine's own word: how it is (`GET /health`), whether it is that engine, and what it is told (`POST /rpc`).
 //!
 //! A plain HTTP/1.0 exchange over its own connection, which the engine closes: no pool to keep for thousands
 //! of engines that are asked twice a minute, nothing to parse but a status line and a body.
@@ -6,6 +6,8 @@
 use contract::engine::{ENGINE_KEY_HEADER, EngineHealth};
 use contract::{EngineKey, ErrorBody, ErrorCode};
 use futures::future::BoxFuture;
+use serde::Deserialize;
+use serde_json::Value;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use uuid::Uuid;
@@ -25,7 +27,19 @@ pub(crate) enum Unwell {
     /// An answer that is no health answer.
     #[error("its /health answered {0}")]
     Garbled(String),
-    /// The engine's key did not open it.
+    /// It answered that the key is not its own.
+    #[error("what answers on port {port} refuses the key")]
+    Refused {
+        /// Where it was asked.
+        port: u16,
+    },
+    /// No answer in time.
+    #[error("no answer within {seconds} s")]
+    Late {
+        /// How long it was waited for.
+        seconds: u64,
+    },
+    /// It does not show that the key is its own.
     #[error("what answers on port {port} does not take this engine's key: it answered {answer}")]
     Stranger {
         /// Where it was asked.
@@ -42,6 +56,14 @@ pub(crate) trait Probe: Send + Sync + 'static {
 
     /// Makes sure that it is the engine of `key` that answers on `port`. Dropped like [`Probe::ask`].
     fn identify<'a>(&'a self, port: u16, key: &'a EngineKey) -> BoxFuture<'a, Result<(), Unwell>>;
+
+    /// Sends `command` to the engine's `/rpc`, and returns its `result`. Dropped like [`Probe::ask`].
+    fn rpc<'a>(
+        &'a self,
+        port: u16,
+        key: &'a EngineKey,
+        command: &'a Value,
+    ) -> BoxFuture<'a, Result<Value, Unwell>>;
 }
 
 /// Asks over HTTP on `host`.
@@ -55,7 +77,7 @@ const MAX_ANSWER_BYTES: u64 = 64 * 1024;
 impl Probe for HttpProbe {
     fn ask(&self, port: u16) -> BoxFuture<'_, Result<EngineHealth, Unwell>> {
         Box::pin(async move {
-            let answer = self.get(port, "/health", "").await?;
+            let answer = self.exchange(port, "GET /health", "", "").await?;
             let body = body(&answer, "200").map_err(Unwell::Garbled)?;
             serde_json::from_slice(body).map_err(|error| Unwell::Garbled(another_body(&error)))
         })
@@ -64,19 +86,53 @@ impl Probe for HttpProbe {
     fn identify<'a>(&'a self, port: u16, key: &'a EngineKey) -> BoxFuture<'a, Result<(), Unwell>> {
         Box::pin(async move {
             // The cheapest question that needs the key: no task has this name.
-            let path = format!("/execute/replay?task_id={}", Uuid::now_v7().simple());
-            let header = Zeroizing::new(format!("{ENGINE_KEY_HEADER}: {}\r\n", key.expose()));
-            let answer = self.get(port, &path, &header).await?;
+            let question = format!("GET /execute/replay?task_id={}", Uuid::now_v7().simple());
+            let answer = self.exchange(port, &question, &key_header(key), "").await?;
+            if body(&answer, "401").is_ok() {
+                return Err(Unwell::Refused { port });
+            }
             no_such_task(&answer).map_err(|answer| Unwell::Stranger { port, answer })
+        })
+    }
+
+    fn rpc<'a>(
+        &'a self,
+        port: u16,
+        key: &'a EngineKey,
+        command: &'a Value,
+    ) -> BoxFuture<'a, Result<Value, Unwell>> {
+        Box::pin(async move {
+            let answer = self.exchange(port, "POST /rpc", &key_header(key), &command.to_string()).await?;
+            if body(&answer, "401").is_ok() {
+                return Err(Unwell::Refused { port });
+            }
+            let body = body(&answer, "200").map_err(Unwell::Garbled)?;
+            let RpcResult { result } =
+                serde_json::from_slice(body).map_err(|error| Unwell::Garbled(another_body(&error)))?;
+            Ok(result)
         })
     }
 }
 
+/// What `/rpc` answers when it does as it is told.
+#[derive(Deserialize)]
+struct RpcResult {
+    result: Value,
+}
+
+/// The header line that opens an engine.
+fn key_header(key: &EngineKey) -> Zeroizing<String> {
+    Zeroizing::new(format!("{ENGINE_KEY_HEADER}: {}\r\n", key.expose()))
+}
+
 impl HttpProbe {
-    /// What comes back for `path`; `header` is a whole line, or empty.
-    async fn get(&self, port: u16, path: &str, header: &str) -> Result<Vec<u8>, Unwell> {
+    /// What comes back for `question` (method and path) with `body`; `header` is a whole line, or empty.
+    async fn exchange(&self, port: u16, question: &str, header: &str, body: &str) -> Result<Vec<u8>, Unwell> {
         let host = self.host;
-        let request = Zeroizing::new(format!("GET {path} HTTP/1.0\r\nHost: {host}:{port}\r\n{header}\r\n"));
+        let length = body.len();
+        let request = Zeroizing::new(format!(
+            "{question} HTTP/1.0\r\nHost: {host}:{port}\r\n{header}Content-Length: {length}\r\n\r\n{body}"
+        ));
         let exchange = async {
             let mut stream = TcpStream::connect((host, port)).await?;
             stream.write_all(request.as_bytes()).await?;
@@ -186,8 +242,9 @@ mod tests {
         let known =
             "HTTP/1.0 404 Not Found\r\n\r\n{\"error\": {\"code\": \"TASK_NOT_FOUND\", \"message\": \"\"}}";
         assert_eq!(identified(known).await, Ok(()));
+        let refused = identified("HTTP/1.0 401 Unauthorized\r\n\r\n{}").await.unwrap_err();
+        assert!(matches!(refused, Unwell::Refused { .. }), "{refused}");
         for (answer, what) in [
-            ("HTTP/1.0 401 Unauthorized\r\n\r\n{}", "`HTTP/1.0 401 Unauthorized`"),
             ("HTTP/1.0 200 OK\r\n\r\n{}", "200"),
             ("HTTP/1.0 404 Not Found\r\n\r\n<html>", "another body"),
             (

@@ -197,7 +197,7 @@ async fn ended(
 }
 
 /// Whether `health` is what a boot waits for; if not, which subsystem is unwell, and why.
-fn judge(health: &EngineHealth, wants: Wants) -> Result<(), String> {
+pub(super) fn judge(health: &EngineHealth, wants: Wants) -> Result<(), String> {
     let subsystems = &health.subsystems;
     let all = [
         ("database", &subsystems.database),

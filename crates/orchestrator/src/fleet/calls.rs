@@ -5,7 +5,7 @@ use std::sync::Arc;
 use contract::UserId;
 use contract::orchestrator::{
     Admission, Admit, Destroyed, DestroyedEngine, EngineList, EngineRecord, EngineStatus, ListEngines,
-    PageLimit, PageOffset, ProvisionEngine, ProvisionedEngine, StartedEngine, StoppedEngine,
+    PageLimit, PageOffset, ProvisionEngine, ProvisionedEngine, RotatedKey, StartedEngine, StoppedEngine,
 };
 
 use super::flight::Settled;
@@ -37,7 +37,7 @@ impl Fleet {
         let mut job = Job::new(seat(product, user_id), trigger, "admit");
         job.max_engines = product.policy.max_engines;
         match self.pursue(&job).await? {
-            Settled::Running(row) => self.record(*row).map(Admission::admitted),
+            Settled::Found(row) => self.record(*row).map(Admission::admitted),
             Settled::Denied(reason) => Ok(Admission::denied(reason)),
             Settled::AtRest | Settled::Destroyed(_) => Err(FleetError::EngineNotRunning),
         }
@@ -52,7 +52,7 @@ impl Fleet {
         let mut job = Job::new(seat(product, ask.user_id), Trigger::Provision, REQUESTED);
         job.max_engines = product.policy.max_engines;
         job.version = ask.engine_version;
-        let row = running(self.pursue(&job).await?)?;
+        let row = found(self.pursue(&job).await?)?;
         let (api_key, url) = (self.engine_key(&row)?, address(&row)?);
         let EngineRow { engine_id, status, seat, .. } = row;
         Ok(ProvisionedEngine { engine_id, user_id: seat.user_id, status, url, api_key })
@@ -60,12 +60,12 @@ impl Fleet {
 
     /// One engine with its key.
     pub(crate) async fn engine(
-        &self,
+        self: &Arc<Self>,
         product: &Product,
         user_id: UserId,
     ) -> Result<EngineRecord, FleetError> {
-        let row = self.registry.engine(&seat(product, user_id)).await?;
-        self.record(row.ok_or(FleetError::EngineNotFound)?)
+        let job = Job::new(seat(product, user_id), Trigger::Look, REQUESTED);
+        self.record(found(self.pursue(&job).await?)?)
     }
 
     /// A page of the product's engines, without their keys.
@@ -90,7 +90,7 @@ impl Fleet {
         user_id: UserId,
     ) -> Result<StartedEngine, FleetError> {
         let job = Job::new(seat(product, user_id), Trigger::Start, REQUESTED);
-        let row = running(self.pursue(&job).await?)?;
+        let row = found(self.pursue(&job).await?)?;
         Ok(StartedEngine { status: row.status, url: address(&row)? })
     }
 
@@ -104,6 +104,17 @@ impl Fleet {
         Ok(StoppedEngine { status: EngineStatus::Stopped })
     }
 
+    /// Gives a running engine another key. The old one is invalid from then on.
+    pub(crate) async fn rotate(
+        self: &Arc<Self>,
+        product: &Product,
+        user_id: UserId,
+    ) -> Result<RotatedKey, FleetError> {
+        let job = Job::new(seat(product, user_id), Trigger::Rotate, REQUESTED);
+        let row = found(self.pursue(&job).await?)?;
+        Ok(RotatedKey { new_api_key: self.engine_key(&row)? })
+    }
+
     /// Destroys an engine, whatever its state.
     pub(crate) async fn destroy(
         self: &Arc<Self>,
@@ -112,18 +123,18 @@ impl Fleet {
     ) -> Result<DestroyedEngine, FleetError> {
         match self.pursue(&Job::new(seat(product, user_id), Trigger::Destroy, REQUESTED)).await? {
             Settled::Destroyed(engine_id) => Ok(DestroyedEngine { status: Destroyed::Destroyed, engine_id }),
-            Settled::Running(_) | Settled::AtRest | Settled::Denied(_) => Err(FleetError::EngineNotFound),
+            Settled::Found(_) | Settled::AtRest | Settled::Denied(_) => Err(FleetError::EngineNotFound),
         }
     }
 }
 
-fn seat(product: &Product, user_id: UserId) -> Seat {
+pub(super) fn seat(product: &Product, user_id: UserId) -> Seat {
     Seat { product_id: product.product_id, user_id }
 }
 
-fn running(settled: Settled) -> Result<EngineRow, FleetError> {
+fn found(settled: Settled) -> Result<EngineRow, FleetError> {
     match settled {
-        Settled::Running(row) => Ok(*row),
+        Settled::Found(row) => Ok(*row),
         Settled::AtRest | Settled::Destroyed(_) | Settled::Denied(_) => Err(FleetError::EngineNotRunning),
     }
 }

@@ -26,7 +26,7 @@ impl Fleet {
         self.backend.remove(row.engine_id).await?;
         let detail = json!({"from": row.settled_status(), "to": None::<EngineStatus>, "reason": reason});
         let entry = self.entry(row, Event::Destroy, detail);
-        self.registry.settle(row, Next::Gone, Some(&entry)).await.map_err(Ended::unsettled)?;
+        self.settle(row, Next::Gone, Some(&entry)).await.map_err(Ended::unsettled)?;
         Ok(Settled::Destroyed(row.engine_id))
     }
 }

@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use contract::orchestrator::EngineStatus;
 use futures::StreamExt as _;
-use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
 use super::Fleet;
+use super::flight::Ended;
 use crate::backend::Exit;
-use crate::registry::{EngineRow, Entry, Event, Next, RegistryError};
+use crate::registry::RegistryError;
 
 /// An engine that has ended is `failed` once it has stayed so for this long.
 const STILL_ENDED: Duration = Duration::from_secs(1);
@@ -38,39 +38,38 @@ impl Fleet {
         }
     }
 
-    async fn settle_exit(&self, exit: &Exit) -> Result<(), RegistryError> {
+    async fn settle_exit(self: &Arc<Self>, exit: &Exit) -> Result<(), RegistryError> {
         loop {
             let Some(row) = self.registry.engine_by_id(exit.engine_id).await? else { return Ok(()) };
-            if row.claim.is_some() {
+            if row.claim.is_some()
+                && let Some(flight) = self.flights.at(&row.seat)
+            {
                 // Whoever changes it may be the cause, or not know of it yet.
-                let Some(flight) = self.flights.at(&row.seat) else { return Ok(()) };
                 let _ = flight.over().await;
                 continue;
             }
             if row.status != EngineStatus::Running || row.instance.as_ref() != Some(&exit.instance) {
                 return Ok(());
             }
-            let entry = self.crash(&row, exit.how.as_deref());
-            match self.registry.settle(&row, Next::AtRest(EngineStatus::Failed), Some(&entry)).await {
-                Ok(_) => {
-                    tracing::warn!(engine.id = %row.engine_id, how = exit.how, "An engine has failed.");
-                    return Ok(());
-                }
-                Err(RegistryError::ClaimLost { .. }) => {}
-                Err(error) => return Err(error),
-            }
+            return match row.claim {
+                // Left behind by a stop or a sleep of an earlier orchestrator: it is finished, not failed.
+                Some(_) => match self.put_in_order(&row).await {
+                    Err(Ended::Failed(error)) => {
+                        tracing::warn!(engine.id = %row.engine_id, %error, "An engine could not be put in order yet.");
+                        Ok(())
+                    }
+                    Ok(_) | Err(Ended::Stale | Ended::Overtaken) => Ok(()),
+                },
+                None => self.fail(&row, &ended_by_itself(exit.how.as_deref()), "exit").await,
+            };
         }
     }
+}
 
-    /// The row of a running engine that was found to have ended.
-    pub(super) fn crash(&self, row: &EngineRow, how: Option<&str>) -> Entry {
-        let reason = match how {
-            Some(how) => format!("the engine ended by itself ({how})"),
-            None => "the engine ended by itself".to_owned(),
-        };
-        let detail = json!({
-            "from": row.status, "to": EngineStatus::Failed, "reason": reason, "cause": "exit",
-        });
-        self.entry(row, Event::Crash, detail)
+/// Why an engine that was found to have ended has failed.
+pub(super) fn ended_by_itself(how: Option<&str>) -> String {
+    match how {
+        Some(how) => format!("the engine ended by itself ({how})"),
+        None => "the engine ended by itself".to_owned(),
     }
 }

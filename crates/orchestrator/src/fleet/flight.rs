@@ -24,8 +24,8 @@ use crate::registry::{EngineRow, RegistryError, Seat};
 /// Where something that was asked has ended.
 #[derive(Clone, Debug)]
 pub(super) enum Settled {
-    /// The engine runs.
-    Running(Box<EngineRow>),
+    /// The engine as it was asked for: it runs, or it is merely looked at.
+    Found(Box<EngineRow>),
     /// The engine is at rest.
     AtRest,
     /// The engine is no more.

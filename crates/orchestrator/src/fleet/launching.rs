@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use contract::EngineImage;
 use contract::orchestrator::EngineStatus;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::boot::{NotBooted, Wants, Why};
 use super::flight::{Ended, Flight, Outcome, Settled};
@@ -42,16 +42,17 @@ impl Fleet {
             instance: booted.instance,
             image: row.engine_version.clone(),
             health_at: booted.health_at,
+            wanted: true,
         };
-        match self.registry.settle(&row, next, Some(&entry)).await.map_err(Ended::unsettled)? {
-            Some(row) => Ok(Settled::Running(Box::new(row))),
+        match self.settle(&row, next, Some(&entry)).await.map_err(Ended::unsettled)? {
+            Some(row) => Ok(Settled::Found(Box::new(row))),
             None => Err(Ended::Stale),
         }
     }
 
     /// The image of an engine's next launch: its own if it is pinned to it, else the deployment's, as long as
     /// that is compatible.
-    fn image_for<'a>(&'a self, row: &'a EngineRow) -> &'a EngineImage {
+    pub(super) fn image_for<'a>(&'a self, row: &'a EngineRow) -> &'a EngineImage {
         let default = &self.settings.engine_image;
         if row.pinned || default.major() != row.engine_version.major() {
             &row.engine_version
@@ -73,22 +74,19 @@ impl Fleet {
         let row = EngineRow { engine_version: seen.engine_version.clone(), ..row.clone() };
         let unchanged = matches!(failure.why, Why::Backend(BackendError::Unreachable(_)) | Why::Keys(_));
         let (next, entry) = match row.status {
+            // A start that a person asked for began the count of restarts anew.
+            EngineStatus::Failed => (self.failed(row.restarts), None),
             _ if unchanged => (Next::Unchanged, None),
             // Only moves into `failed` are crashes.
-            EngineStatus::Failed => (Next::Unchanged, None),
-            from => (
-                Next::AtRest(EngineStatus::Failed),
-                Some(self.entry(
-                    &row,
-                    Event::Crash,
-                    json!({
-                        "from": from, "to": EngineStatus::Failed, "reason": failure.message(),
-                        "cause": failure.why.cause(), "log": failure.log,
-                    }),
-                )),
-            ),
+            _ => {
+                let mut entry = self.crash(&row, &failure.message(), failure.why.cause());
+                if let Value::Object(detail) = &mut entry.detail {
+                    detail.insert("log".to_owned(), failure.log.clone().into());
+                }
+                (self.failed(row.restarts), Some(entry))
+            }
         };
-        match self.registry.settle(&row, next, entry.as_ref()).await {
+        match self.settle(&row, next, entry.as_ref()).await {
             Ok(_) => failure.error().into(),
             Err(error) => Ended::unsettled(error),
         }

@@ -18,12 +18,25 @@ pub(crate) enum Change {
     Stop,
     /// To rest, until its user is admitted again.
     Sleep,
+    /// A boot that the supervisor attempts after a failure.
+    Restart,
+    /// To another key, while it runs.
+    Rotate,
     /// Out of existence.
     Destroy,
 }
 
 impl Change {
-    const ALL: [Self; 6] = [Self::Provision, Self::Start, Self::Wake, Self::Stop, Self::Sleep, Self::Destroy];
+    const ALL: [Self; 8] = [
+        Self::Provision,
+        Self::Start,
+        Self::Wake,
+        Self::Stop,
+        Self::Sleep,
+        Self::Restart,
+        Self::Rotate,
+        Self::Destroy,
+    ];
 
     /// The change as the registry writes it.
     pub(crate) const fn as_str(self) -> &'static str {
@@ -33,6 +46,8 @@ impl Change {
             Self::Wake => "wake",
             Self::Stop => "stop",
             Self::Sleep => "sleep",
+            Self::Restart => "restart",
+            Self::Rotate => "rotate",
             Self::Destroy => "destroy",
         }
     }
@@ -49,6 +64,8 @@ pub(crate) struct View {
     pub(crate) status: EngineStatus,
     /// The change under way.
     pub(crate) change: Option<Change>,
+    /// Whether a restart is due so soon that a caller may wait for it.
+    pub(crate) restart_due: bool,
 }
 
 /// What is asked.
@@ -67,16 +84,25 @@ pub(crate) enum Trigger {
     Start,
     /// `POST /engines/{user_id}/stop`.
     Stop,
+    /// `POST /engines/{user_id}/rotate-key`.
+    Rotate,
     /// Put to sleep by the orchestrator itself.
-    Sleep,
+    Sleep {
+        /// Only if nobody needs it; else whoever does has to do without.
+        if_idle: bool,
+    },
+    /// Restarted by the supervisor.
+    Restart,
     /// `DELETE /engines/{user_id}`.
     Destroy,
+    /// `GET /engines/{user_id}`.
+    Look,
 }
 
 /// What to do about it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Decision {
-    /// The engine runs: admit.
+    /// The engine as it is, is what was asked for.
     Pass,
     /// Not admitted, and nothing changes.
     Deny(DenialReason),
@@ -88,6 +114,8 @@ pub(crate) enum Decision {
     Share,
     /// Wait for the change under way, then decide anew.
     Wait,
+    /// Wait for the restart that is due, then decide anew.
+    AwaitRestart,
 }
 
 /// Why a trigger is refused.
@@ -105,12 +133,19 @@ pub(crate) enum Refusal {
 
 /// Decides what to do about `trigger`, given the engine, if there is one.
 pub(crate) fn decide(engine: Option<View>, trigger: Trigger) -> Decision {
-    let Some(View { status, change }) = engine else { return without_engine(trigger) };
+    let Some(view) = engine else { return without_engine(trigger) };
+    let View { status, change, .. } = view;
     match trigger {
         Trigger::Provision => Decision::Refuse(Refusal::AlreadyExists),
-        Trigger::Admit { wake, .. } => admit(status, change, wake),
+        Trigger::Admit { wake, .. } => admit(view, wake),
         Trigger::Start => start(status, change),
-        Trigger::Stop | Trigger::Sleep => rest(status, change, trigger),
+        Trigger::Stop => while_running(status, change, Change::Stop),
+        Trigger::Rotate => while_running(status, change, Change::Rotate),
+        Trigger::Sleep { .. } => while_running(status, change, Change::Sleep),
+        Trigger::Restart => match (status, change) {
+            (EngineStatus::Failed, None) => Decision::Make(Change::Restart),
+            _ => Decision::Refuse(Refusal::NotRunning),
+        },
         Trigger::Destroy => match status {
             EngineStatus::Destroying => Decision::Refuse(Refusal::NotFound),
             EngineStatus::Provisioning
@@ -119,6 +154,8 @@ pub(crate) fn decide(engine: Option<View>, trigger: Trigger) -> Decision {
             | EngineStatus::Stopped
             | EngineStatus::Failed => Decision::Make(Change::Destroy),
         },
+        Trigger::Look if change == Some(Change::Rotate) => Decision::Wait,
+        Trigger::Look => Decision::Pass,
     }
 }
 
@@ -126,9 +163,17 @@ pub(crate) fn decide(engine: Option<View>, trigger: Trigger) -> Decision {
 /// `change`, which someone else is just claiming.
 pub(crate) const fn shares(trigger: Trigger, change: Change) -> bool {
     match trigger {
-        Trigger::Admit { .. } => matches!(change, Change::Provision | Change::Start | Change::Wake),
-        Trigger::Start => matches!(change, Change::Start | Change::Wake),
-        Trigger::Provision | Trigger::Stop | Trigger::Sleep | Trigger::Destroy => false,
+        Trigger::Admit { .. } => {
+            matches!(change, Change::Provision | Change::Start | Change::Wake | Change::Restart)
+        }
+        Trigger::Start => matches!(change, Change::Start | Change::Wake | Change::Restart),
+        Trigger::Provision
+        | Trigger::Stop
+        | Trigger::Rotate
+        | Trigger::Sleep { .. }
+        | Trigger::Restart
+        | Trigger::Destroy
+        | Trigger::Look => false,
     }
 }
 
@@ -136,23 +181,28 @@ const fn without_engine(trigger: Trigger) -> Decision {
     match trigger {
         Trigger::Provision | Trigger::Admit { provision: true, .. } => Decision::Make(Change::Provision),
         Trigger::Admit { provision: false, .. } => Decision::Deny(DenialReason::EngineNotFound),
-        Trigger::Start | Trigger::Stop | Trigger::Sleep | Trigger::Destroy => {
-            Decision::Refuse(Refusal::NotFound)
-        }
+        Trigger::Start
+        | Trigger::Stop
+        | Trigger::Rotate
+        | Trigger::Sleep { .. }
+        | Trigger::Restart
+        | Trigger::Destroy
+        | Trigger::Look => Decision::Refuse(Refusal::NotFound),
     }
 }
 
-const fn admit(status: EngineStatus, change: Option<Change>, wake: bool) -> Decision {
-    match change {
-        Some(Change::Provision | Change::Start | Change::Wake) => return Decision::Share,
-        Some(Change::Stop | Change::Sleep | Change::Destroy) => return Decision::Wait,
+const fn admit(view: View, wake: bool) -> Decision {
+    match view.change {
+        Some(Change::Provision | Change::Start | Change::Wake | Change::Restart) => return Decision::Share,
+        Some(Change::Stop | Change::Sleep | Change::Rotate | Change::Destroy) => return Decision::Wait,
         None => {}
     }
-    match status {
+    match view.status {
         EngineStatus::Running => Decision::Pass,
         EngineStatus::Sleeping if wake => Decision::Make(Change::Wake),
         EngineStatus::Sleeping => Decision::Deny(DenialReason::EngineSleeping),
         EngineStatus::Stopped => Decision::Deny(DenialReason::EngineStopped),
+        EngineStatus::Failed if view.restart_due => Decision::AwaitRestart,
         EngineStatus::Failed => Decision::Deny(DenialReason::EngineUnhealthy),
         // Without a claim nobody finishes these; the caller who waits sees to it.
         EngineStatus::Provisioning | EngineStatus::Destroying => Decision::Wait,
@@ -161,23 +211,25 @@ const fn admit(status: EngineStatus, change: Option<Change>, wake: bool) -> Deci
 
 const fn start(status: EngineStatus, change: Option<Change>) -> Decision {
     match (status, change) {
-        (EngineStatus::Provisioning, _) | (EngineStatus::Running, None) => {
+        (EngineStatus::Provisioning, _) | (EngineStatus::Running, None | Some(Change::Rotate)) => {
             Decision::Refuse(Refusal::AlreadyRunning)
         }
         (EngineStatus::Destroying, _) => Decision::Refuse(Refusal::NotFound),
-        (_, Some(Change::Start | Change::Wake)) => Decision::Share,
-        (_, Some(Change::Provision | Change::Stop | Change::Sleep | Change::Destroy)) => Decision::Wait,
+        (_, Some(Change::Start | Change::Wake | Change::Restart)) => Decision::Share,
+        (_, Some(Change::Provision | Change::Stop | Change::Sleep | Change::Rotate | Change::Destroy)) => {
+            Decision::Wait
+        }
         (EngineStatus::Sleeping | EngineStatus::Stopped | EngineStatus::Failed, None) => {
             Decision::Make(Change::Start)
         }
     }
 }
 
-const fn rest(status: EngineStatus, change: Option<Change>, trigger: Trigger) -> Decision {
-    let make = if matches!(trigger, Trigger::Sleep) { Change::Sleep } else { Change::Stop };
+/// What only a running engine can do: `make`.
+const fn while_running(status: EngineStatus, change: Option<Change>, make: Change) -> Decision {
     match (status, change) {
         (EngineStatus::Destroying, _) => Decision::Refuse(Refusal::NotFound),
-        (_, Some(Change::Stop | Change::Sleep)) => Decision::Wait,
+        (_, Some(Change::Stop | Change::Sleep | Change::Rotate)) => Decision::Wait,
         (EngineStatus::Running, None) => Decision::Make(make),
         (
             EngineStatus::Provisioning

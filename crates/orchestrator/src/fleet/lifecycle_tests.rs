@@ -7,33 +7,45 @@ const ADMIT_PROVISION: Trigger = Trigger::Admit { provision: true, wake: false }
 const ADMIT_WAKE: Trigger = Trigger::Admit { provision: false, wake: true };
 
 /// The columns of [`ROWS`].
-const TRIGGERS: [Trigger; 8] = [
+const TRIGGERS: [Trigger; 11] = [
     Trigger::Provision,
     ADMIT,
     ADMIT_PROVISION,
     ADMIT_WAKE,
     Trigger::Start,
     Trigger::Stop,
-    Trigger::Sleep,
+    Trigger::Sleep { if_idle: true },
+    Trigger::Rotate,
+    Trigger::Restart,
     Trigger::Destroy,
+    Trigger::Look,
 ];
 
-/// State, change under way, and the decision for each of [`TRIGGERS`].
+/// State, change under way, and the decision for each of [`TRIGGERS`]. `failing` is `failed` with a restart due.
 const ROWS: &str = "
-none         -          | provision      not_found       provision  not_found  404      404         404         404
-provisioning provision  | 409-exists     share           share      share      409-run  409-not-run 409-not-run destroy
-running      -          | 409-exists     pass            pass       pass       409-run  stop        sleep       destroy
-running      stop       | 409-exists     wait            wait       wait       wait     wait        wait        destroy
-running      sleep      | 409-exists     wait            wait       wait       wait     wait        wait        destroy
-sleeping     -          | 409-exists     sleeping        sleeping   wake       start    409-not-run 409-not-run destroy
-sleeping     wake       | 409-exists     share           share      share      share    409-not-run 409-not-run destroy
-sleeping     start      | 409-exists     share           share      share      share    409-not-run 409-not-run destroy
-stopped      -          | 409-exists     stopped         stopped    stopped    start    409-not-run 409-not-run destroy
-stopped      start      | 409-exists     share           share      share      share    409-not-run 409-not-run destroy
-failed       -          | 409-exists     unhealthy       unhealthy  unhealthy  start    409-not-run 409-not-run destroy
-failed       start      | 409-exists     share           share      share      share    409-not-run 409-not-run destroy
-destroying   destroy    | 409-exists     wait            wait       wait       404      404         404         404
+none         -         | provision  not_found provision not_found 404     404         404         404         404         404     404
+provisioning provision | 409-exists share     share     share     409-run 409-not-run 409-not-run 409-not-run 409-not-run destroy pass
+running      -         | 409-exists pass      pass      pass      409-run stop        sleep       rotate      409-not-run destroy pass
+running      stop      | 409-exists wait      wait      wait      wait    wait        wait        wait        409-not-run destroy pass
+running      sleep     | 409-exists wait      wait      wait      wait    wait        wait        wait        409-not-run destroy pass
+running      rotate    | 409-exists wait      wait      wait      409-run wait        wait        wait        409-not-run destroy wait
+sleeping     -         | 409-exists sleeping  sleeping  wake      start   409-not-run 409-not-run 409-not-run 409-not-run destroy pass
+sleeping     wake      | 409-exists share     share     share     share   409-not-run 409-not-run 409-not-run 409-not-run destroy pass
+sleeping     start     | 409-exists share     share     share     share   409-not-run 409-not-run 409-not-run 409-not-run destroy pass
+stopped      -         | 409-exists stopped   stopped   stopped   start   409-not-run 409-not-run 409-not-run 409-not-run destroy pass
+stopped      start     | 409-exists share     share     share     share   409-not-run 409-not-run 409-not-run 409-not-run destroy pass
+failed       -         | 409-exists unhealthy unhealthy unhealthy start   409-not-run 409-not-run 409-not-run restart     destroy pass
+failing      -         | 409-exists await     await     await     start   409-not-run 409-not-run 409-not-run restart     destroy pass
+failed       start     | 409-exists share     share     share     share   409-not-run 409-not-run 409-not-run 409-not-run destroy pass
+failing      restart   | 409-exists share     share     share     share   409-not-run 409-not-run 409-not-run 409-not-run destroy pass
+destroying   destroy   | 409-exists wait      wait      wait      404     404         404         404         409-not-run 404     pass
 ";
+
+fn view(status: &str, change: Option<Change>) -> Option<View> {
+    let restart_due = status == "failing";
+    let status = EngineStatus::from_name(if restart_due { "failed" } else { status })?;
+    Some(View { status, change, restart_due })
+}
 
 fn named(decision: Decision) -> &'static str {
     match decision {
@@ -49,6 +61,7 @@ fn named(decision: Decision) -> &'static str {
         Decision::Make(change) => change.as_str(),
         Decision::Share => "share",
         Decision::Wait => "wait",
+        Decision::AwaitRestart => "await",
     }
 }
 
@@ -58,8 +71,7 @@ fn the_table_is_as_written() {
         let (situation, decisions) = row.split_once('|').unwrap();
         let mut situation = situation.split_whitespace();
         let (status, change) = (situation.next().unwrap(), situation.next().unwrap());
-        let engine =
-            EngineStatus::from_name(status).map(|status| View { status, change: Change::from_name(change) });
+        let engine = view(status, Change::from_name(change));
         assert!(engine.is_some() || status == "none", "{row}");
         let decided: Vec<_> = TRIGGERS.into_iter().map(|trigger| named(decide(engine, trigger))).collect();
         assert_eq!(decided, decisions.split_whitespace().collect::<Vec<_>>(), "{status} under {change}");
@@ -71,7 +83,7 @@ fn nothing_runs_into_two_changes_at_once() {
     for status in EngineStatus::ALL {
         for change in Change::ALL {
             for trigger in TRIGGERS {
-                let decision = decide(Some(View { status, change: Some(change) }), trigger);
+                let decision = decide(view(status.as_str(), Some(change)), trigger);
                 let makes = matches!(decision, Decision::Make(_));
                 assert!(!makes || trigger == Trigger::Destroy, "{status:?} {change:?} {trigger:?}");
             }
@@ -85,9 +97,10 @@ fn who_may_share_a_change_shares_it_before_and_after_its_claim() {
         (EngineStatus::Provisioning, Change::Provision),
         (EngineStatus::Sleeping, Change::Wake),
         (EngineStatus::Stopped, Change::Start),
+        (EngineStatus::Failed, Change::Restart),
     ] {
         for trigger in [ADMIT_PROVISION, ADMIT_WAKE, Trigger::Start, Trigger::Stop] {
-            let claimed = decide(Some(View { status, change: Some(change) }), trigger) == Decision::Share;
+            let claimed = decide(view(status.as_str(), Some(change)), trigger) == Decision::Share;
             assert_eq!(shares(trigger, change), claimed, "{trigger:?} {change:?}");
         }
     }

@@ -47,9 +47,10 @@ impl Fleet {
             instance: booted.instance,
             image: row.engine_version.clone(),
             health_at: booted.health_at,
+            wanted: true,
         };
-        match self.registry.settle(&row, next, Some(&entry)).await.map_err(Ended::unsettled)? {
-            Some(row) => Ok(Settled::Running(Box::new(row))),
+        match self.settle(&row, next, Some(&entry)).await.map_err(Ended::unsettled)? {
+            Some(row) => Ok(Settled::Found(Box::new(row))),
             None => Err(Ended::Stale),
         }
     }
@@ -91,7 +92,7 @@ impl Fleet {
                 "message": failure.message(), "log": failure.log,
             }),
         );
-        match self.registry.settle(row, Next::Gone, Some(&entry)).await {
+        match self.settle(row, Next::Gone, Some(&entry)).await {
             Ok(_) => failure.error().into(),
             Err(error) => Ended::unsettled(error),
         }

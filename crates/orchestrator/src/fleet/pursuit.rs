@@ -1,12 +1,15 @@
 //! From what is asked to its end: look, decide, and make a change, share one or wait for one; then again.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use contract::EngineImage;
+use contract::orchestrator::{DenialReason, EngineStatus};
 use futures::future::{Either, select};
 
 use super::flight::{Ended, Flight, Outcome, Settled};
 use super::lifecycle::{Change, Decision, Trigger, View, decide, shares};
+use super::supervision::moment;
 use super::{Fleet, FleetError};
 use crate::registry::{EngineRow, Seat};
 
@@ -40,9 +43,9 @@ impl Fleet {
     /// Does what `job` asks, and waits for its end.
     pub(super) async fn pursue(self: &Arc<Self>, job: &Job) -> Result<Settled, FleetError> {
         let row = self.registry.engine(&job.seat).await?;
-        match (decide(row.as_ref().map(view), job.trigger), row) {
+        match (self.decide(row.as_ref(), job.trigger), row) {
             // Most admits end here, and need no timer.
-            (Decision::Pass, Some(row)) => Ok(Settled::Running(Box::new(row))),
+            (Decision::Pass, Some(row)) if self.passes(job, &row) => Ok(Settled::Found(Box::new(row))),
             (Decision::Deny(reason), _) => Ok(Settled::Denied(reason)),
             (_, row) => {
                 let rounds = Box::pin(self.rounds(job, row));
@@ -56,19 +59,60 @@ impl Fleet {
 
     async fn rounds(self: &Arc<Self>, job: &Job, row: Option<EngineRow>) -> Result<Settled, FleetError> {
         let mut row = row;
+        let until = self.clock.monotonic().saturating_add(self.settings.boot_timeout);
         loop {
-            if let Round::Over(settled) = self.round(job, row).await? {
+            if let Round::Over(settled) = self.round(job, row, until).await? {
                 return Ok(settled);
             }
             row = self.registry.engine(&job.seat).await?;
         }
     }
 
-    async fn round(self: &Arc<Self>, job: &Job, row: Option<EngineRow>) -> Result<Round, FleetError> {
-        let decision = decide(row.as_ref().map(view), job.trigger);
+    /// What the table says, given the engine as the registry and the supervisor know it.
+    fn decide(&self, row: Option<&EngineRow>, trigger: Trigger) -> Decision {
+        let view = row.map(|row| View {
+            status: row.status,
+            change: row.claim,
+            restart_due: row.status == EngineStatus::Failed && self.restarts_soon(row),
+        });
+        decide(view, trigger)
+    }
+
+    /// Whether a restart of a failed engine is due before a caller has to give up.
+    fn restarts_soon(&self, row: &EngineRow) -> bool {
+        let Some(at) = row.restart_at else { return false };
+        let due_in = match self.supervision.restart_at(row.engine_id) {
+            Some(at) => at.saturating_sub(self.moment()),
+            // The supervisor is just about to hear of it.
+            None => at.unix_ms().saturating_sub(self.now().unix_ms()),
+        };
+        // One that is being attempted has no time.
+        due_in <= moment(self.settings.boot_timeout) || self.flights.at(&row.seat).is_some()
+    }
+
+    /// Notes an admit of a running engine. False if the engine is just being put to sleep: then the admit has
+    /// come too late to be noted, and looks again.
+    fn passes(&self, job: &Job, row: &EngineRow) -> bool {
+        if !matches!(job.trigger, Trigger::Admit { .. }) {
+            return true;
+        }
+        self.supervision.admitted(row.engine_id, self.moment(), self.now());
+        // Who puts an engine to sleep first takes the seat and then looks for admits. So either this admit
+        // sees the flight, or the flight sees this admit.
+        self.flights.at(&job.seat).is_none_or(|flight| flight.change != Change::Sleep)
+    }
+
+    async fn round(
+        self: &Arc<Self>,
+        job: &Job,
+        row: Option<EngineRow>,
+        until: Duration,
+    ) -> Result<Round, FleetError> {
+        let decision = self.decide(row.as_ref(), job.trigger);
         // Someone claimed it and is gone: what they began is finished first. A delete needs no such help.
         if let Some(row) = row.as_ref().filter(|row| row.claim.is_some())
             && decision != Decision::Make(Change::Destroy)
+            && (job.trigger != Trigger::Look || decision == Decision::Wait)
             && self.flights.at(&job.seat).is_none()
         {
             return match self.put_in_order(row).await {
@@ -77,14 +121,17 @@ impl Fleet {
             };
         }
         match (decision, row) {
-            (Decision::Pass, Some(row)) => Ok(Round::Over(Settled::Running(Box::new(row)))),
-            // The table passes no user without an engine.
-            (Decision::Pass, None) => Ok(Round::Again),
+            (Decision::Pass, Some(row)) if self.passes(job, &row) => {
+                Ok(Round::Over(Settled::Found(Box::new(row))))
+            }
             (Decision::Deny(reason), _) => Ok(Round::Over(Settled::Denied(reason))),
             (Decision::Refuse(refusal), _) => Err(refusal.into()),
             (Decision::Make(change), row) => self.make(job, change, row).await,
             (Decision::Share, row) => self.join(job, row, true).await,
-            (Decision::Wait, row) => self.join(job, row, false).await,
+            (Decision::Pass | Decision::Wait, row) => self.join(job, row, false).await,
+            (Decision::AwaitRestart, Some(row)) => self.await_restart(&row, until).await,
+            // The table awaits nothing for a user without an engine.
+            (Decision::AwaitRestart, None) => Ok(Round::Again),
         }
     }
 
@@ -104,7 +151,28 @@ impl Fleet {
             async move { fleet.change(&flight, &job, row).await }
         };
         self.flights.fly(Arc::clone(&flight), change);
-        conclude(job, flight.over().await)
+        conclude(job, flight.change, flight.over().await)
+    }
+
+    /// Waits until the restart of a failed engine has begun or something else has come of it, at most `until`.
+    async fn await_restart(&self, row: &EngineRow, until: Duration) -> Result<Round, FleetError> {
+        let mut restarts = self.supervision.restarts();
+        self.supervision.hurry(row.engine_id);
+        if let Some(flight) = self.flights.at(&row.seat) {
+            self.until_shown(&row.seat, &flight).await?;
+            return Ok(Round::Again);
+        }
+        // What happened before the subscription shows in the row.
+        let seen = self.registry.engine(&row.seat).await?;
+        if seen.is_none_or(|seen| seen.generation != row.generation) {
+            return Ok(Round::Again);
+        }
+        let left = until.saturating_sub(self.clock.monotonic());
+        tokio::select! {
+            // The sender lives as long as the fleet.
+            _ = restarts.changed() => Ok(Round::Again),
+            () = self.clock.sleep(left) => Ok(Round::Over(Settled::Denied(DenialReason::EngineUnhealthy))),
+        }
     }
 
     /// What each change does.
@@ -113,18 +181,27 @@ impl Fleet {
             (Change::Provision, _) => self.provision_seat(flight, job).await,
             (Change::Start | Change::Wake, Some(row)) => self.launch_again(flight, job, row).await,
             (Change::Stop | Change::Sleep, Some(row)) => self.put_to_rest(flight, job, row).await,
+            (Change::Restart, Some(row)) => self.restart_engine(flight, row).await,
+            (Change::Rotate, Some(row)) => self.rotate_key(flight, row).await,
             (Change::Destroy, Some(row)) => self.destroy_engine(flight, row).await,
             // The table changes no engine that is not there.
-            (Change::Start | Change::Wake | Change::Stop | Change::Sleep | Change::Destroy, None) => {
-                Err(Ended::Stale)
-            }
+            (
+                Change::Start
+                | Change::Wake
+                | Change::Stop
+                | Change::Sleep
+                | Change::Restart
+                | Change::Rotate
+                | Change::Destroy,
+                None,
+            ) => Err(Ended::Stale),
         }
     }
 
     /// Waits for the flight that was at the seat first.
     async fn after(self: &Arc<Self>, job: &Job, other: &Flight) -> Result<Round, FleetError> {
         if other.generation().is_none() && shares(job.trigger, other.change) {
-            return conclude(job, other.over().await);
+            return conclude(job, other.change, other.over().await);
         }
         self.until_shown(&job.seat, other).await?;
         Ok(Round::Again)
@@ -157,26 +234,32 @@ impl Fleet {
             return Ok(Round::Again);
         }
         let outcome = flight.over().await;
-        if share { conclude(job, outcome) } else { Ok(Round::Again) }
+        if share { conclude(job, flight.change, outcome) } else { Ok(Round::Again) }
     }
 }
 
 /// What a flight's outcome means to one who shares it.
-fn conclude(job: &Job, outcome: Outcome) -> Result<Round, FleetError> {
+fn conclude(job: &Job, change: Change, outcome: Outcome) -> Result<Round, FleetError> {
     match outcome {
+        // The supervisor tries again; who is to be admitted is told that the engine is unwell.
+        Err(Ended::Failed(_))
+            if change == Change::Restart && matches!(job.trigger, Trigger::Admit { .. }) =>
+        {
+            Ok(Round::Over(Settled::Denied(DenialReason::EngineUnhealthy)))
+        }
         Ok(settled) => Ok(Round::Over(settled)),
         Err(Ended::Failed(error)) => Err(error),
         Err(Ended::Stale) => Ok(Round::Again),
         Err(Ended::Overtaken) => match job.trigger {
             // For one who is to be admitted the engine's end is a new beginning.
-            Trigger::Admit { .. } => Ok(Round::Again),
-            Trigger::Provision | Trigger::Start | Trigger::Stop | Trigger::Sleep | Trigger::Destroy => {
-                Err(FleetError::EngineNotFound)
-            }
+            Trigger::Admit { .. } | Trigger::Look => Ok(Round::Again),
+            Trigger::Provision
+            | Trigger::Start
+            | Trigger::Stop
+            | Trigger::Rotate
+            | Trigger::Sleep { .. }
+            | Trigger::Restart
+            | Trigger::Destroy => Err(FleetError::EngineNotFound),
         },
     }
-}
-
-fn view(row: &EngineRow) -> View {
-    View { status: row.status, change: row.claim }
 }

@@ -12,10 +12,11 @@ use contract::orchestrator::EngineStatus;
 use futures::StreamExt as _;
 use tokio_util::sync::CancellationToken;
 
+use super::exits::ended_by_itself;
 use super::flight::Ended;
 use super::{Fleet, FleetError};
 use crate::backend::Listed;
-use crate::registry::{EngineRow, Entry};
+use crate::registry::{EngineRow, Move};
 
 /// How often the comparison is made.
 const PERIOD: Duration = Duration::from_secs(30);
@@ -55,8 +56,10 @@ impl Fleet {
     }
 
     async fn begin(&self) -> Result<Findings, FleetError> {
-        // This process holds the registry alone: whoever owned these claims is gone.
-        self.registry.void_claims(&self.settings.owner).await?;
+        for (product_id, policy) in self.registry.policies().await? {
+            self.follow_policy(product_id, &policy);
+        }
+        self.supervision.adopt(&self.registry.supervised().await?, self.moment(), self.now());
         self.compare().await
     }
 
@@ -67,7 +70,7 @@ impl Fleet {
         let listed = self.backend.list().await?;
         let instances: HashSet<_> = listed.iter().cloned().collect();
         let known: HashSet<_> = rows.iter().map(|row| row.engine_id).collect();
-        let mut dead: HashMap<ProductId, Vec<(EngineRow, Entry)>> = HashMap::new();
+        let mut dead: HashMap<ProductId, Vec<Move>> = HashMap::new();
         let mut findings = Findings::default();
         for row in rows {
             if row.claim.is_some() {
@@ -80,13 +83,17 @@ impl Fleet {
             let runs = instance
                 .is_some_and(|instance| instances.contains(&Listed { engine_id: row.engine_id, instance }));
             if !runs {
-                let entry = self.crash(&row, None);
-                dead.entry(row.seat.product_id).or_default().push((row, entry));
+                let entry = self.crash(&row, &ended_by_itself(None), "exit");
+                let next = self.failed(row.restarts);
+                dead.entry(row.seat.product_id).or_default().push(Move { row, next, entry });
             }
         }
         for (product_id, moves) in dead {
             tracing::warn!(product.id = %product_id, engines = moves.len(), "Running engines were found dead.");
-            self.registry.settle_all(product_id, EngineStatus::Failed, &moves).await?;
+            let (now, wall) = (self.moment(), self.now());
+            for row in self.registry.settle_all(product_id, &moves).await? {
+                self.supervision.follow(&row, false, now, wall);
+            }
         }
         for process in listed.into_iter().filter(|process| !known.contains(&process.engine_id)) {
             // Read after the listing: an engine has its row before it has a process.

@@ -8,6 +8,7 @@ use serde_json::json;
 use super::Fleet;
 use super::flight::{Ended, Outcome};
 use super::lifecycle::Change;
+use super::resting::resting_as;
 use crate::registry::{EngineRow, Event, Next};
 
 impl Fleet {
@@ -38,22 +39,42 @@ impl Fleet {
                 self.backend.remove(row.engine_id).await?;
                 let detail = json!({"from": null, "to": null, "reason": "interrupted"});
                 let entry = self.entry(&row, Event::ProvisionFailed, detail);
-                self.registry.settle(&row, Next::Gone, Some(&entry)).await.map_err(Ended::unsettled)?;
+                self.settle(&row, Next::Gone, Some(&entry)).await.map_err(Ended::unsettled)?;
             }
             Some(Change::Destroy) => {
                 self.finish_destroy(&row, "interrupted").await?;
             }
             Some(Change::Start | Change::Wake) => {
                 self.backend.kill(row.engine_id).await?;
-                self.registry.settle(&row, Next::Unchanged, None).await.map_err(Ended::unsettled)?;
+                self.settle(&row, Next::Unchanged, None).await.map_err(Ended::unsettled)?;
             }
-            // If the engine has ended, the next comparison finds it dead.
-            Some(Change::Stop | Change::Sleep) => {
-                self.registry.settle(&row, Next::Unchanged, None).await.map_err(Ended::unsettled)?;
+            Some(Change::Restart) => {
+                self.backend.kill(row.engine_id).await?;
+                let entry = self.attempt(&row, EngineStatus::Failed, "interrupted", None);
+                let next = self.failed(row.restarts);
+                self.settle(&row, next, Some(&entry)).await.map_err(Ended::unsettled)?;
+            }
+            Some(change @ (Change::Stop | Change::Sleep)) => self.finish_rest(&row, change).await?,
+            Some(Change::Rotate) => {
+                self.settle_rotation(&row, "interrupted").await?;
             }
             None if row.status != EngineStatus::Running => self.backend.kill(row.engine_id).await?,
             None => {}
         }
         Err(Ended::Stale)
+    }
+
+    /// A stop or sleep that was cut off is finished if the engine has ended; if it runs, nothing has happened.
+    async fn finish_rest(&self, row: &EngineRow, change: Change) -> Result<(), Ended> {
+        let runs = self.backend.list().await?.iter().any(|listed| listed.engine_id == row.engine_id);
+        let (event, to) = resting_as(change);
+        let detail = json!({"from": row.status, "to": to, "reason": "interrupted"});
+        let (next, entry) = if runs {
+            (Next::Unchanged, None)
+        } else {
+            (Next::AtRest(to), Some(self.entry(row, event, detail)))
+        };
+        self.settle(row, next, entry.as_ref()).await.map_err(Ended::unsettled)?;
+        Ok(())
     }
 }

@@ -18,6 +18,15 @@ const GRACE: Duration = Duration::from_secs(30);
 /// How long changes under way are waited for before all engines are put to sleep.
 const LANDING: Duration = Duration::from_secs(10);
 
+/// How the ledger records a change that ends in rest, and the state that it ends in.
+pub(super) const fn resting_as(change: Change) -> (Event, EngineStatus) {
+    if matches!(change, Change::Sleep) {
+        (Event::Sleep, EngineStatus::Sleeping)
+    } else {
+        (Event::Stop, EngineStatus::Stopped)
+    }
+}
+
 impl Fleet {
     pub(super) async fn put_to_rest(
         self: &Arc<Self>,
@@ -29,22 +38,58 @@ impl Fleet {
             return Err(Ended::Stale);
         };
         flight.claimed(row.generation);
+        let quiesced = job.trigger == (Trigger::Sleep { if_idle: true });
+        if quiesced && !self.agrees_to_sleep(&row).await {
+            let row = self.settle(&row, Next::Unchanged, None).await.map_err(Ended::unsettled)?;
+            return row.map_or(Err(Ended::Stale), |row| Ok(Settled::Found(Box::new(row))));
+        }
         let begun = self.clock.monotonic();
         if let Err(error) = self.backend.stop(row.engine_id, GRACE).await {
+            if quiesced {
+                self.lift_quiesce(&row).await;
+            }
             // Whether it has ended nobody knows; if it has, its exit is seen as any other.
-            self.registry.settle(&row, Next::Unchanged, None).await.map_err(Ended::unsettled)?;
+            self.settle(&row, Next::Unchanged, None).await.map_err(Ended::unsettled)?;
             return Err(error.into());
         }
         let took = self.clock.monotonic().saturating_sub(begun);
-        let (event, to) = if flight.change == Change::Sleep {
-            (Event::Sleep, EngineStatus::Sleeping)
-        } else {
-            (Event::Stop, EngineStatus::Stopped)
-        };
+        let (event, to) = resting_as(flight.change);
         let mut entry = self.entry(&row, event, json!({"from": row.status, "to": to, "reason": job.reason}));
         entry.duration_ms = Some(i64::try_from(took.as_millis()).unwrap_or(i64::MAX));
-        self.registry.settle(&row, Next::AtRest(to), Some(&entry)).await.map_err(Ended::unsettled)?;
+        self.settle(&row, Next::AtRest(to), Some(&entry)).await.map_err(Ended::unsettled)?;
         Ok(Settled::AtRest)
+    }
+
+    /// Whether an engine that seemed idle, and is claimed now, may sleep: nobody has been admitted since, and by
+    /// its own word it has no work. From its word on it takes none.
+    async fn agrees_to_sleep(&self, row: &EngineRow) -> bool {
+        if !self.supervision.is_idle(row.engine_id, self.moment()) {
+            return false;
+        }
+        let said = match self.engine_key(row) {
+            Ok(key) => self.tell_engine(row, &key, &json!({"subsystem": "control", "op": "quiesce"})).await,
+            Err(error) => {
+                tracing::error!(engine.id = %row.engine_id, %error, "An idle engine could not be asked to rest.");
+                return false;
+            }
+        };
+        match said {
+            Ok(result) => result.get("quiesced") == Some(&true.into()),
+            Err(unwell) => {
+                tracing::info!(engine.id = %row.engine_id, %unwell, "An idle engine did not say whether it may sleep.");
+                false
+            }
+        }
+    }
+
+    /// Lets a quiesced engine work again. If this is lost, it does so by itself a minute later.
+    async fn lift_quiesce(&self, row: &EngineRow) {
+        let lift = json!({"subsystem": "control", "op": "quiesce", "lift": true});
+        if let Ok(key) = self.engine_key(row)
+            && let Err(unwell) = self.tell_engine(row, &key, &lift).await
+        {
+            tracing::info!(engine.id = %row.engine_id, %unwell, "An engine could not be told to go on.");
+        }
     }
 
     /// Puts every running engine to sleep, all at once, with the grace of a stop. Returns how many sleep now
@@ -53,7 +98,7 @@ impl Fleet {
         self.flights.landed(LANDING).await;
         let running = self.registry.running_engines().await?;
         let sleeps = running.into_iter().map(|row| {
-            let job = Job::new(row.seat, Trigger::Sleep, reason);
+            let job = Job::new(row.seat, Trigger::Sleep { if_idle: false }, reason);
             async move { self.pursue(&job).await }
         });
         let mut asleep = 0;

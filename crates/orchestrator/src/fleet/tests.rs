@@ -2,8 +2,11 @@
 
 mod boots;
 mod deletes;
+mod explanations;
 mod faults;
 mod flights;
 mod restarts;
+mod rotation;
 mod sharing;
 mod storm;
+mod supervision;

@@ -57,6 +57,8 @@ pub(super) fn when_ready() -> OpenApiRouter<App> {
         .routes(routes!(engines::admit))
         .routes(routes!(engines::start))
         .routes(routes!(engines::stop))
+        .routes(routes!(engines::rotate_key))
+        .routes(routes!(engines::explain))
         .routes(routes!(engines::get, engines::destroy))
         .routes(routes!(engines::list))
 }

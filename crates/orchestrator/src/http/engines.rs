@@ -5,8 +5,8 @@ use std::sync::Arc;
 use axum::Json as Answer;
 use axum::extract::State;
 use contract::orchestrator::{
-    Admission, Admit, DestroyedEngine, EngineList, EngineRecord, EngineStatus, ListEngines, PageLimit,
-    PageOffset, ProvisionEngine, ProvisionedEngine, StartedEngine, StoppedEngine,
+    Admission, Admit, DestroyedEngine, EngineList, EngineRecord, EngineStatus, Explanation, ListEngines,
+    PageLimit, PageOffset, ProvisionEngine, ProvisionedEngine, RotatedKey, StartedEngine, StoppedEngine,
 };
 use contract::{ErrorBody, UserId};
 use service::http::{ApiError, Json, Path, Query};
@@ -121,6 +121,30 @@ pub(super) async fn stop(
     fleet.stop(&product, user_id).await.map(Answer).map_err(answer)
 }
 
+/// Gives a running engine another key. The old one is invalid immediately.
+#[utoipa::path(
+    post, path = "/engines/{user_id}/rotate-key", tag = "engines",
+    security(("platform_key" = [])),
+    params(("user_id" = UserId, Path, description = "The product's user")),
+    responses(
+        (status = 200, description = "The new key", body = RotatedKey),
+        (status = 400, description = "`INVALID_REQUEST`", body = ErrorBody),
+        (status = 401, description = "`INVALID_PLATFORM_KEY`", body = ErrorBody),
+        (status = 404, description = "`ENGINE_NOT_FOUND`", body = ErrorBody),
+        (status = 409, description = "`ENGINE_NOT_RUNNING`", body = ErrorBody),
+        (status = 500, description = "`INTERNAL_ERROR`", body = ErrorBody),
+        (status = 502, description = "`BACKEND_ERROR`: the engine did not confirm; GET tells which key holds", body = ErrorBody),
+        (status = 503, description = "`STARTING_UP`", body = ErrorBody),
+    ),
+)]
+pub(super) async fn rotate_key(
+    Caller(product): Caller,
+    State(fleet): State<Arc<Fleet>>,
+    Path(user_id): Path<UserId>,
+) -> Answered<RotatedKey> {
+    fleet.rotate(&product, user_id).await.map(Answer).map_err(answer)
+}
+
 /// Looks an engine up. Never provisions or wakes it.
 #[utoipa::path(
     get, path = "/engines/{user_id}", tag = "engines",
@@ -141,6 +165,28 @@ pub(super) async fn get(
     Path(user_id): Path<UserId>,
 ) -> Answered<EngineRecord> {
     fleet.engine(&product, user_id).await.map(Answer).map_err(answer)
+}
+
+/// Explains an engine: why it is as it is, and what happens to it next.
+#[utoipa::path(
+    get, path = "/engines/{user_id}/explain", tag = "engines",
+    security(("platform_key" = [])),
+    params(("user_id" = UserId, Path, description = "The product's user")),
+    responses(
+        (status = 200, description = "In fields and sentences", body = Explanation),
+        (status = 400, description = "`INVALID_REQUEST`", body = ErrorBody),
+        (status = 401, description = "`INVALID_PLATFORM_KEY`", body = ErrorBody),
+        (status = 404, description = "`ENGINE_NOT_FOUND`", body = ErrorBody),
+        (status = 500, description = "`INTERNAL_ERROR`", body = ErrorBody),
+        (status = 503, description = "`STARTING_UP`", body = ErrorBody),
+    ),
+)]
+pub(super) async fn explain(
+    Caller(product): Caller,
+    State(fleet): State<Arc<Fleet>>,
+    Path(user_id): Path<UserId>,
+) -> Answered<Explanation> {
+    fleet.explain(&product, user_id).await.map(Answer).map_err(answer)
 }
 
 /// Destroys an engine: process or container, data, port and row. Irreversible.

@@ -23,10 +23,19 @@ pub(crate) struct NewEngine {
     pub(crate) created_at: Timestamp,
 }
 
+/// A key that is to become an engine's, sealed, and its hash.
+#[derive(Clone, Debug)]
+pub(crate) struct PendingKey {
+    pub(crate) sealed: String,
+    pub(crate) hash: KeyHash,
+}
+
 /// Who claims, and until when.
 #[derive(Clone, Debug)]
 pub(crate) struct Claim {
     pub(crate) change: Change,
+    /// For a rotation alone.
+    pub(crate) pending: Option<PendingKey>,
     /// The orchestrator process.
     pub(crate) owner: String,
     pub(crate) deadline: Timestamp,
@@ -50,10 +59,20 @@ pub(crate) type Claimed = Result<EngineRow, Refused>;
 #[derive(Clone, Debug)]
 pub(crate) enum Next {
     /// Running as `instance`, last seen well at `health_at`.
-    Running { instance: Instance, image: EngineImage, health_at: Timestamp },
-    /// At rest, with no process.
+    Running {
+        instance: Instance,
+        image: EngineImage,
+        health_at: Timestamp,
+        /// Whether it runs because somebody wants it now: its idle time begins then.
+        wanted: bool,
+    },
+    /// At rest, with no process: `stopped` or `sleeping`.
     AtRest(EngineStatus),
-    /// As before: only the claim ends.
+    /// Failed; the next restart is due then, or never.
+    Failed { restart_at: Option<Timestamp> },
+    /// Running with the key that was pending.
+    Rotated(PendingKey),
+    /// As before: only the claim ends, and what was pending with it.
     Unchanged,
     /// No more.
     Gone,
@@ -87,6 +106,19 @@ impl Registry {
     pub(crate) async fn running_engines(&self) -> Result<Vec<EngineRow>, RegistryError> {
         let query = sqlx::query(select_engines!("WHERE status = 'running' OR claim_kind IS NOT NULL"));
         query.fetch_all(&self.reads).await?.iter().map(EngineRow::read).collect()
+    }
+
+    /// The key that a rotation of this engine has pending.
+    pub(crate) async fn pending_key(&self, engine_id: EngineId) -> Result<Option<PendingKey>, RegistryError> {
+        let row = sqlx::query("SELECT pending_key, pending_key_hash FROM engines WHERE engine_id = $1")
+            .bind(engine_id.to_string())
+            .fetch_optional(&self.reads)
+            .await?;
+        let Some(row) = row else { return Ok(None) };
+        let (sealed, hash): (Option<String>, Option<String>) = (row.try_get(0)?, row.try_get(1)?);
+        let Some((sealed, hash)) = sealed.zip(hash) else { return Ok(None) };
+        let unreadable = |_| RegistryError::Unreadable { column: "pending_key_hash" };
+        Ok(Some(PendingKey { sealed, hash: KeyHash::from_hex(&hash).map_err(unreadable)? }))
     }
 
     /// One page of a product's engines, oldest first, and how many there are in all.
@@ -167,6 +199,8 @@ impl Registry {
             last_health_at: None,
             generation: 1,
             claim: Some(claim.change),
+            restarts: 0,
+            restart_at: None,
         };
         sqlx::query(
             "INSERT INTO engines \
@@ -204,31 +238,24 @@ impl Registry {
     ) -> Result<Claimed, RegistryError> {
         let mut ledger = self.ledger(seen.seat.product_id, 0).await?;
         let destroying = claim.change == Change::Destroy;
-        let statement = if destroying {
-            // Takes over whatever is under way.
-            "UPDATE engines SET claim_kind = $1, claim_owner = $2, claim_deadline = $3, \
-             generation = generation + 1, status = 'destroying', \
-             prior_status = CASE WHEN status IN ('provisioning', 'destroying') THEN prior_status \
-                            ELSE status END \
-             WHERE engine_id = $4 AND generation = $5 RETURNING port"
-        } else {
-            "UPDATE engines SET claim_kind = $1, claim_owner = $2, claim_deadline = $3, \
-             generation = generation + 1 \
-             WHERE engine_id = $4 AND generation = $5 AND claim_kind IS NULL RETURNING port"
-        };
-        let claimed = sqlx::query(statement)
+        let pending = claim.pending.as_ref();
+        let claimed = sqlx::query(claim_statement(claim.change))
             .bind(claim.change.as_str())
             .bind(claim.owner.clone())
             .bind(claim.deadline.unix_ms())
             .bind(seen.engine_id.to_string())
             .bind(seen.generation)
+            .bind(pending.map(|pending| pending.sealed.clone()))
+            .bind(pending.map(|pending| pending.hash.to_hex()))
             .fetch_optional(ledger.connection())
             .await?;
         let Some(claimed) = claimed else { return Ok(Err(Refused::Stale)) };
         let last: Option<i64> = claimed.try_get(0)?;
+        let restarts = claimed.try_get(1)?;
         let mut row = seen.clone();
         row.generation += 1;
         row.claim = Some(claim.change);
+        row.restarts = restarts;
         row.port = last.and_then(|port| u16::try_from(port).ok());
         if destroying {
             row.prior_status = seen.settled_status();
@@ -268,71 +295,105 @@ impl Registry {
         Ok(settled)
     }
 
-    /// Moves engines of one product, none of them under a claim, to `status`, each with its audit row. Those
-    /// that have changed meanwhile are left out.
+    /// Moves engines of one product, none of them under a claim, each with its audit row. Returns those that
+    /// moved: one that has changed meanwhile is left out.
     pub(crate) async fn settle_all(
         &self,
         product_id: ProductId,
-        status: EngineStatus,
-        moves: &[(EngineRow, Entry)],
-    ) -> Result<(), RegistryError> {
+        moves: &[Move],
+    ) -> Result<Vec<EngineRow>, RegistryError> {
+        let mut settled = Vec::new();
         for batch in moves.chunks(MOVES_PER_TRANSACTION) {
             let mut ledger = self.ledger(product_id, i64::try_from(batch.len()).unwrap_or(i64::MAX)).await?;
-            match settle_batch(&mut ledger, status, batch).await {
-                Ok(()) => ledger.commit().await?,
+            match settle_batch(&mut ledger, batch).await {
+                Ok(rows) => {
+                    ledger.commit().await?;
+                    settled.extend(rows);
+                }
                 Err(RegistryError::ClaimLost { .. }) => {
                     drop(ledger);
-                    self.settle_each(status, batch).await?;
+                    settled.extend(self.settle_each(batch).await?);
                 }
                 Err(error) => return Err(error),
             }
         }
-        Ok(())
+        Ok(settled)
     }
 
-    async fn settle_each(
-        &self,
-        status: EngineStatus,
-        moves: &[(EngineRow, Entry)],
-    ) -> Result<(), RegistryError> {
-        for (row, entry) in moves {
-            match self.settle(row, Next::AtRest(status), Some(entry)).await {
-                Ok(_) | Err(RegistryError::ClaimLost { .. }) => {}
+    async fn settle_each(&self, moves: &[Move]) -> Result<Vec<EngineRow>, RegistryError> {
+        let mut settled = Vec::new();
+        for Move { row, next, entry } in moves {
+            match self.settle(row, next.clone(), Some(entry)).await {
+                Ok(row) => settled.extend(row),
+                Err(RegistryError::ClaimLost { .. }) => {}
                 Err(error) => return Err(error),
             }
         }
-        Ok(())
+        Ok(settled)
     }
+}
 
-    /// Drops the claims that other processes left behind on settled engines. Those on engines that were being
-    /// provisioned or destroyed stay: someone has to finish these.
-    pub(crate) async fn void_claims(&self, owner: &str) -> Result<(), RegistryError> {
-        // One statement over all products: nothing else runs yet whose order with it could matter.
-        sqlx::query(
-            "UPDATE engines SET claim_kind = NULL, claim_owner = NULL, claim_deadline = NULL, \
-             generation = generation + 1 \
-             WHERE claim_owner <> $1 AND status NOT IN ('provisioning', 'destroying')",
-        )
-        .bind(owner.to_owned())
-        .execute(&self.writes)
-        .await?;
-        Ok(())
-    }
+/// One engine's move among many.
+pub(crate) struct Move {
+    pub(crate) row: EngineRow,
+    pub(crate) next: Next,
+    pub(crate) entry: Entry,
 }
 
 /// Moves in one transaction: enough to share a commit, few enough not to keep other writers waiting.
 const MOVES_PER_TRANSACTION: usize = 100;
 
-async fn settle_batch(
-    ledger: &mut Ledger,
-    status: EngineStatus,
-    moves: &[(EngineRow, Entry)],
-) -> Result<(), RegistryError> {
-    for (row, entry) in moves {
-        settle_row(ledger, row, Next::AtRest(status)).await?;
+async fn settle_batch(ledger: &mut Ledger, moves: &[Move]) -> Result<Vec<EngineRow>, RegistryError> {
+    let mut settled = Vec::new();
+    for Move { row, next, entry } in moves {
+        settled.extend(settle_row(ledger, row, next.clone()).await?);
         ledger.append(entry).await?;
     }
-    Ok(())
+    Ok(settled)
+}
+
+/// How each change is claimed. Parameters: the claim's kind, owner and deadline, the engine, the generation that
+/// was seen, and the pending key with its hash.
+const fn claim_statement(change: Change) -> &'static str {
+    macro_rules! claim {
+        ($set:literal, $condition:literal) => {
+            concat!(
+                "UPDATE engines SET claim_kind = $1, claim_owner = $2, claim_deadline = $3, \
+                 generation = generation + 1, pending_key = $6, pending_key_hash = $7",
+                $set,
+                " WHERE engine_id = $4 AND generation = $5",
+                $condition,
+                " RETURNING port, restarts"
+            )
+        };
+    }
+    match change {
+        // Takes over whatever is under way.
+        Change::Destroy => claim!(
+            ", status = 'destroying', prior_status = CASE WHEN status IN ('provisioning', 'destroying') \
+             THEN prior_status ELSE status END",
+            ""
+        ),
+        // Counted before it is made: an attempt that brings the orchestrator down counts too.
+        Change::Restart => claim!(", restarts = restarts + 1", " AND claim_kind IS NULL"),
+        Change::Start => claim!(", restarts = 0", " AND claim_kind IS NULL"),
+        Change::Provision | Change::Wake | Change::Stop | Change::Sleep | Change::Rotate => {
+            claim!("", " AND claim_kind IS NULL")
+        }
+    }
+}
+
+/// How a row is settled. All end the claim and what was pending. Parameters: the engine and its generation;
+/// what follows differs.
+macro_rules! settle {
+    ($set:literal) => {
+        concat!(
+            "UPDATE engines SET generation = generation + 1, claim_kind = NULL, claim_owner = NULL, \
+             claim_deadline = NULL, pending_key = NULL, pending_key_hash = NULL",
+            $set,
+            " WHERE engine_id = $1 AND generation = $2"
+        )
+    };
 }
 
 async fn settle_row(
@@ -343,38 +404,49 @@ async fn settle_row(
     let mut settled = row.clone();
     settled.claim = None;
     settled.generation += 1;
-    let mut gone = false;
-    match next {
-        Next::Running { instance, image, health_at } => {
+    let gone = matches!(next, Next::Gone);
+    let statement = |sql: &'static str| sqlx::query(sql).bind(row.engine_id.to_string()).bind(row.generation);
+    let statement = match next {
+        Next::Running { instance, image, health_at, wanted } => {
             settled.status = EngineStatus::Running;
-            settled.instance = Some(instance);
-            settled.engine_version = image;
+            settled.restart_at = None;
             settled.last_health_at = Some(health_at);
+            let statement = statement(settle!(
+                ", status = 'running', instance = $3, engine_version = $4, last_health_at = $5, \
+                 admitted_at = CASE WHEN $6 = 1 THEN $5 ELSE admitted_at END, \
+                 failed_checks = 0, well_since = $5, restart_at = NULL"
+            ))
+            .bind(instance.as_str().to_owned())
+            .bind(image.as_str().to_owned())
+            .bind(health_at.unix_ms())
+            .bind(i64::from(wanted));
+            (settled.instance, settled.engine_version) = (Some(instance), image);
+            statement
         }
         Next::AtRest(status) => {
-            settled.status = status;
-            settled.instance = None;
+            (settled.status, settled.instance, settled.restart_at) = (status, None, None);
+            statement(settle!(
+                ", status = $3, instance = NULL, failed_checks = 0, well_since = NULL, restart_at = NULL"
+            ))
+            .bind(status.as_str())
         }
-        Next::Unchanged => {}
-        Next::Gone => gone = true,
-    }
-    let statement = if gone {
-        sqlx::query("DELETE FROM engines WHERE engine_id = $1 AND generation = $2")
-    } else {
-        sqlx::query(
-            "UPDATE engines SET status = $3, instance = $4, engine_version = $5, last_health_at = $6, \
-             generation = generation + 1, claim_kind = NULL, claim_owner = NULL, claim_deadline = NULL \
-             WHERE engine_id = $1 AND generation = $2",
-        )
+        Next::Failed { restart_at } => {
+            (settled.status, settled.instance, settled.restart_at) = (EngineStatus::Failed, None, restart_at);
+            statement(settle!(
+                ", status = 'failed', instance = NULL, failed_checks = 0, well_since = NULL, restart_at = $3"
+            ))
+            .bind(restart_at.map(Timestamp::unix_ms))
+        }
+        Next::Rotated(key) => {
+            let statement = statement(settle!(", sealed_key = $3, key_hash = $4"))
+                .bind(key.sealed.clone())
+                .bind(key.hash.to_hex());
+            (settled.sealed_key, settled.key_hash) = (key.sealed, key.hash);
+            statement
+        }
+        Next::Unchanged => statement(settle!("")),
+        Next::Gone => statement("DELETE FROM engines WHERE engine_id = $1 AND generation = $2"),
     };
-    let mut statement = statement.bind(row.engine_id.to_string()).bind(row.generation);
-    if !gone {
-        statement = statement
-            .bind(settled.status.as_str())
-            .bind(settled.instance.as_ref().map(|instance| instance.as_str().to_owned()))
-            .bind(settled.engine_version.as_str().to_owned())
-            .bind(settled.last_health_at.map(Timestamp::unix_ms));
-    }
     if statement.execute(ledger.connection()).await?.rows_affected() == 0 {
         return Err(RegistryError::ClaimLost { engine_id: row.engine_id });
     }

@@ -18,6 +18,8 @@ pub(crate) enum Event {
     Sleep,
     Wake,
     Crash,
+    Restart,
+    RotateKey,
     Destroy,
 }
 
@@ -33,6 +35,8 @@ impl Event {
             Self::Sleep => "sleep",
             Self::Wake => "wake",
             Self::Crash => "crash",
+            Self::Restart => "restart",
+            Self::RotateKey => "rotate_key",
             Self::Destroy => "destroy",
         }
     }

@@ -17,7 +17,7 @@ macro_rules! select_engines {
         concat!(
             "SELECT engine_id, product_id, user_id, status, prior_status, key_hash, sealed_key, \
              sealed_secrets_key, engine_version, pinned, port, instance, created_at, last_health_at, \
-             generation, claim_kind FROM engines ",
+             generation, claim_kind, restarts, restart_at FROM engines ",
             $rest
         )
     };
@@ -47,6 +47,10 @@ pub(crate) struct EngineRow {
     pub(crate) generation: i64,
     /// The change under way.
     pub(crate) claim: Option<Change>,
+    /// Automatic restarts attempted since it was last well for long.
+    pub(crate) restarts: i64,
+    /// When the next one is due; none if none is.
+    pub(crate) restart_at: Option<Timestamp>,
 }
 
 impl EngineRow {
@@ -84,11 +88,13 @@ impl EngineRow {
             last_health_at: integer(13, "last_health_at")?.optional(moment)?,
             generation: integer(14, "generation")?.required(Some)?,
             claim: text(15, "claim_kind")?.optional(|name| Change::from_name(&name))?,
+            restarts: integer(16, "restarts")?.required(Some)?,
+            restart_at: integer(17, "restart_at")?.optional(moment)?,
         })
     }
 }
 
-/// A row that either driver read. By position: the hot read has sixteen columns, and names would be looked up
+/// A row that either driver read. By position: the hot read has eighteen columns, and names would be looked up
 /// each time.
 pub(super) trait Source {
     /// The text in column `at`.

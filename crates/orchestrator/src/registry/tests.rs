@@ -80,7 +80,7 @@ fn product(slug: &str) -> Product {
 }
 
 fn claim(change: Change) -> Claim {
-    Claim { change, owner: "this process".into(), deadline: NOW }
+    Claim { change, pending: None, owner: "this process".into(), deadline: NOW }
 }
 
 fn entry(engine_id: EngineId, event: Event) -> Entry {
@@ -89,7 +89,12 @@ fn entry(engine_id: EngineId, event: Event) -> Entry {
 }
 
 fn running(row: &EngineRow) -> Next {
-    Next::Running { instance: Instance::new("1"), image: row.engine_version.clone(), health_at: NOW }
+    Next::Running {
+        instance: Instance::new("1"),
+        image: row.engine_version.clone(),
+        health_at: NOW,
+        wanted: true,
+    }
 }
 
 #[tokio::test]
@@ -254,12 +259,14 @@ async fn many_engines_move_in_few_transactions_and_changed_ones_are_left_out() {
     let mut moves = Vec::new();
     for user in ["ann", "bob", "eve"] {
         let row = fixture.settled(user, EngineStatus::Running).await;
-        moves.push((row.clone(), entry(row.engine_id, Event::Crash)));
+        let entry = entry(row.engine_id, Event::Crash);
+        moves.push(Move { row, next: Next::Failed { restart_at: Some(NOW) }, entry });
     }
-    fixture.registry.claim(&moves[1].0, &claim(Change::Stop), None).await.unwrap().unwrap();
-    fixture.registry.settle_all(fixture.product_id, EngineStatus::Failed, &moves).await.unwrap();
+    fixture.registry.claim(&moves[1].row, &claim(Change::Stop), None).await.unwrap().unwrap();
+    let settled = fixture.registry.settle_all(fixture.product_id, &moves).await.unwrap();
+    assert_eq!(settled.iter().map(|row| row.restart_at).collect::<Vec<_>>(), [Some(NOW); 2]);
     let mut states = HashMap::new();
-    for (row, _) in &moves {
+    for Move { row, .. } in &moves {
         let read = fixture.registry.engine(&row.seat).await.unwrap().unwrap();
         states.insert(read.seat.user_id.as_str().to_owned(), read.status.as_str());
     }
@@ -267,19 +274,6 @@ async fn many_engines_move_in_few_transactions_and_changed_ones_are_left_out() {
         states,
         HashMap::from([("ann".into(), "failed"), ("bob".into(), "running"), ("eve".into(), "failed")])
     );
-}
-
-#[tokio::test]
-async fn claims_of_earlier_processes_are_void_but_for_beginnings_and_ends() {
-    let fixture = Fixture::new().await;
-    let begun = fixture.claim_seat("begun", None).await.unwrap();
-    let stopping = fixture.settled("stopping", EngineStatus::Running).await;
-    fixture.registry.claim(&stopping, &claim(Change::Stop), None).await.unwrap().unwrap();
-    fixture.registry.void_claims("this process").await.unwrap();
-    assert_eq!(fixture.registry.engine(&stopping.seat).await.unwrap().unwrap().claim, Some(Change::Stop));
-    fixture.registry.void_claims("a later process").await.unwrap();
-    assert_eq!(fixture.registry.engine(&stopping.seat).await.unwrap().unwrap().claim, None);
-    assert_eq!(fixture.registry.engine(&begun.seat).await.unwrap().unwrap().claim, Some(Change::Provision));
 }
 
 #[tokio::test]

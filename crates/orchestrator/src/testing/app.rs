@@ -17,7 +17,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use tower::ServiceExt as _;
 
 use super::FaultBackend;
-use crate::config::{BackendKind, Config, DatabaseUrl, PortRange, VERSION};
+use crate::config::{BackendKind, Config, DatabaseUrl, PortRange, Rules, VERSION};
 use crate::keys::MasterKey;
 use crate::orchestrator::Orchestrator;
 use crate::registry::Registry;
@@ -73,6 +73,8 @@ impl TestApp {
         let fleet = self.orchestrator.fleet();
         tokio::spawn(Arc::clone(fleet).watch_exits(self.shutdown.clone()));
         tokio::spawn(Arc::clone(fleet).keep_in_order(self.shutdown.clone()));
+        tokio::spawn(Arc::clone(fleet).supervise(self.shutdown.clone()));
+        tokio::spawn(Arc::clone(fleet).keep_stamps(self.shutdown.clone()));
         while !fleet.is_ready() {
             tokio::task::yield_now().await;
         }
@@ -125,6 +127,16 @@ impl TestApp {
     /// Time that has passed on the test's clock.
     pub(crate) fn elapsed(&self) -> Duration {
         self.clock.monotonic()
+    }
+
+    /// Time that has passed on the test's clock since it showed `before`.
+    pub(crate) fn since(&self, before: Duration) -> Duration {
+        self.elapsed().saturating_sub(before)
+    }
+
+    /// Sets the wall clock alone.
+    pub(crate) fn shift_wall(&self, by_ms: i64) {
+        self.clock.set_wall(Timestamp::from_unix_ms(self.clock.now().unix_ms() + by_ms));
     }
 
     /// Waits on the test's clock.
@@ -253,6 +265,10 @@ impl Caller<'_> {
         self.call("POST", &format!("/engines/{user}/stop"), &Value::Null).await
     }
 
+    pub(crate) async fn rotate(&self, user: &str) -> (u16, Value) {
+        self.call("POST", &format!("/engines/{user}/rotate-key"), &Value::Null).await
+    }
+
     pub(crate) async fn get(&self, user: &str) -> (u16, Value) {
         self.call("GET", &format!("/engines/{user}"), &Value::Null).await
     }
@@ -282,6 +298,7 @@ fn config(folder: &tempfile::TempDir) -> Config {
         address: ([127, 0, 0, 1], 0).into(),
         boot_timeout: Duration::from_mins(1),
         ports: PortRange::new(9_001, 9_100).unwrap(),
+        rules: Rules::default(),
         data_root: folder.path().join("engines"),
         catalog: folder.path().join("catalog"),
         backend: BackendKind::Process,

@@ -6,10 +6,11 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use contract::engine::{EngineHealth, Subsystems};
-use contract::{EngineId, EngineImage, EngineKey};
+use contract::{EngineId, EngineImage, EngineKey, KeyHash};
 use futures::StreamExt as _;
 use futures::future::BoxFuture;
 use futures::stream::BoxStream;
+use serde_json::{Value, json};
 use service::clock::Clock;
 use tokio::sync::mpsc;
 
@@ -25,6 +26,8 @@ pub(crate) enum Call {
     Kill,
     Remove,
     List,
+    /// What an engine is told: not the backend's, but as likely to fail.
+    Rpc,
 }
 
 /// What goes wrong with a call.
@@ -70,6 +73,9 @@ struct State {
     launches: Vec<Launch>,
     health: Health,
     held_ports: HashSet<u16>,
+    busy: HashSet<EngineId>,
+    frozen: HashSet<EngineId>,
+    asked: HashMap<EngineId, usize>,
 }
 
 impl FaultBackend {
@@ -83,6 +89,9 @@ impl FaultBackend {
             launches: Vec::new(),
             health: Health::Well,
             held_ports: HashSet::new(),
+            busy: HashSet::new(),
+            frozen: HashSet::new(),
+            asked: HashMap::new(),
         };
         Arc::new(Self {
             clock,
@@ -104,6 +113,43 @@ impl FaultBackend {
 
     pub(crate) fn set_health(&self, health: Health) {
         self.state().health = health;
+    }
+
+    /// A turn runs in this engine, or none does any more.
+    pub(crate) fn set_busy(&self, engine_id: EngineId, busy: bool) {
+        let mut state = self.state();
+        if busy {
+            state.busy.insert(engine_id)
+        } else {
+            state.busy.remove(&engine_id)
+        };
+    }
+
+    /// This engine answers nothing any more, until its process is another one.
+    pub(crate) fn freeze(&self, engine_id: EngineId) {
+        self.state().frozen.insert(engine_id);
+    }
+
+    /// All engines answer again.
+    pub(crate) fn thaw(&self) {
+        self.state().frozen.clear();
+    }
+
+    /// The hashes of the keys that the running engines take.
+    pub(crate) fn key_hashes(&self) -> Vec<KeyHash> {
+        self.state().running.values().map(|(_, launch)| launch.key_hash).collect()
+    }
+
+    /// No running engine takes its key any more.
+    pub(crate) fn forget_keys(&self) {
+        for (_, launch) in self.state().running.values_mut() {
+            launch.key_hash = KeyHash::of("another key");
+        }
+    }
+
+    /// How often this engine was asked how it is.
+    pub(crate) fn asked(&self, engine_id: EngineId) -> usize {
+        self.state().asked.get(&engine_id).copied().unwrap_or_default()
     }
 
     /// Something else on the host holds `port` from now on.
@@ -150,7 +196,11 @@ impl FaultBackend {
     }
 
     fn end(&self, engine_id: EngineId, how: &str) {
-        let ended = self.state().running.remove(&engine_id);
+        let ended = {
+            let mut state = self.state();
+            state.frozen.remove(&engine_id);
+            state.running.remove(&engine_id)
+        };
         if let Some((instance, _)) = ended {
             let exit = Exit { engine_id, instance, how: Some(how.to_owned()) };
             let _ = self.exits.lock().unwrap().send(exit);
@@ -188,6 +238,33 @@ impl FaultBackend {
                 }
             }
         })
+    }
+}
+
+impl FaultBackend {
+    /// What the engine on `port` does when it is told something.
+    fn obey(&self, port: u16, key: &EngineKey, command: &Value) -> Result<Value, Unwell> {
+        let mut state = self.state();
+        let State { running, busy, .. } = &mut *state;
+        let found = running.iter_mut().find(|(_, (_, launch))| launch.port == port);
+        let Some((engine_id, (_, launch))) = found else {
+            return Err(Unwell::Silent { port, reason: "connection refused".to_owned() });
+        };
+        if !launch.key_hash.matches(key.expose()) {
+            return Err(Unwell::Refused { port });
+        }
+        match command["op"].as_str() {
+            Some("set_key_hash") => {
+                launch.key_hash = KeyHash::from_hex(command["key_hash"].as_str().unwrap()).unwrap();
+                Ok(json!({}))
+            }
+            Some("quiesce") => Ok(json!({"quiesced": command["lift"] != true && !busy.contains(engine_id)})),
+            Some("activity") => Ok(json!({
+                "running_turns": i32::from(busy.contains(engine_id)), "pending_hitl": 0,
+                "last_activity_at": null, "confinement": "none",
+            })),
+            other => panic!("engines do not know {other:?}"),
+        }
     }
 }
 
@@ -262,8 +339,16 @@ impl EngineBackend for FaultBackend {
 
 impl Probe for FaultBackend {
     fn ask(&self, port: u16) -> BoxFuture<'_, Result<EngineHealth, Unwell>> {
-        let state = self.state();
-        let runs = state.running.values().any(|(_, launch)| launch.port == port);
+        let mut state = self.state();
+        let on_port = state.running.iter().find(|(_, (_, launch))| launch.port == port);
+        let engine_id = on_port.map(|(engine_id, _)| *engine_id);
+        let runs = engine_id.is_some();
+        if let Some(engine_id) = engine_id {
+            *state.asked.entry(engine_id).or_default() += 1;
+            if state.frozen.contains(&engine_id) {
+                return Box::pin(std::future::pending());
+            }
+        }
         let subsystems = |database: &str, provider: &str| Subsystems {
             database: database.to_owned(),
             llm_provider: provider.to_owned(),
@@ -290,8 +375,38 @@ impl Probe for FaultBackend {
         let state = self.state();
         let mut launches = state.running.values().map(|(_, launch)| launch);
         let own = launches.any(|launch| launch.port == port && launch.key_hash.matches(key.expose()));
-        let known = own && state.health != Health::Stranger;
-        let stranger = || Unwell::Stranger { port, answer: "401".to_owned() };
-        Box::pin(std::future::ready(known.then_some(()).ok_or_else(stranger)))
+        if state.running.iter().any(|(id, (_, launch))| launch.port == port && state.frozen.contains(id)) {
+            return Box::pin(std::future::pending());
+        }
+        let answer = match state.health {
+            Health::Stranger => Err(Unwell::Stranger { port, answer: "200".to_owned() }),
+            Health::Silent => Err(Unwell::Silent { port, reason: "connection refused".to_owned() }),
+            Health::Well | Health::Provider(_) | Health::Database(_) if own => Ok(()),
+            Health::Well | Health::Provider(_) | Health::Database(_) => {
+                let runs = state.running.values().any(|(_, launch)| launch.port == port);
+                let silent = Unwell::Silent { port, reason: "connection refused".to_owned() };
+                Err(if runs { Unwell::Refused { port } } else { silent })
+            }
+        };
+        Box::pin(std::future::ready(answer))
+    }
+
+    fn rpc<'a>(
+        &'a self,
+        port: u16,
+        key: &'a EngineKey,
+        command: &'a Value,
+    ) -> BoxFuture<'a, Result<Value, Unwell>> {
+        Box::pin(async move {
+            let silent = || Unwell::Silent { port, reason: "connection refused".to_owned() };
+            let frozen = {
+                let state = self.state();
+                state.running.iter().any(|(id, (_, launch))| launch.port == port && state.frozen.contains(id))
+            };
+            if frozen {
+                std::future::pending::<()>().await;
+            }
+            self.answer(Call::Rpc, |backend| backend.obey(port, key, command)).await.map_err(|_| silent())?
+        })
     }
 }

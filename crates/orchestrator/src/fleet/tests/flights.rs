@@ -71,7 +71,7 @@ async fn a_caller_rests_until_a_change_that_left_no_engine_has_landed() {
     row.seat = Seat { user_id: contract::UserId::new("bob").unwrap(), ..row.seat };
     let flight = fleet.flights.begin_on(&row, Change::Destroy).ok().unwrap();
     let settled = waits_for(fleet, flight, Trigger::Provision).await;
-    assert!(matches!(settled, Settled::Running(_)), "{settled:?}");
+    assert!(matches!(settled, Settled::Found(_)), "{settled:?}");
 }
 
 #[tokio::test]
@@ -83,7 +83,7 @@ async fn a_caller_rests_while_a_delete_takes_over() {
     // Its row is the delete's; that the delete has the seat too is yet to come.
     fleet.registry.claim(&row, &fleet.claim(Change::Destroy), None).await.unwrap().unwrap();
     let settled = waits_for(fleet, flight, Trigger::Admit { provision: true, wake: false }).await;
-    assert!(matches!(settled, Settled::Running(engine) if engine.engine_id != row.engine_id));
+    assert!(matches!(settled, Settled::Found(engine) if engine.engine_id != row.engine_id));
     app.assert_in_order().await;
 }
 

@@ -48,6 +48,7 @@ async fn half_done_changes_are_rolled_back_finished_or_void() {
         (Call::Launch, "404 ENGINE_NOT_FOUND", "provision_failed none→none interrupted"),
         (Call::Remove, "404 ENGINE_NOT_FOUND", "destroy running→none interrupted"),
         (Call::Stop, "200 running", "provision none→running requested"),
+        (Call::Rpc, "200 running", "provision none→running requested"),
     ] {
         let app = TestApp::new().await;
         let key = app.product("demo", json!({})).await.key;
@@ -61,6 +62,7 @@ async fn half_done_changes_are_rolled_back_finished_or_void() {
             match call {
                 Call::Launch => product.provision("ann").await,
                 Call::Remove => product.delete("ann").await,
+                Call::Rpc => product.rotate("ann").await,
                 _ => product.stop("ann").await,
             }
         };

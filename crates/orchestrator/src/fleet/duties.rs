@@ -1,0 +1,216 @@
+//! What the supervisor does: takes what is due, asks engines how they are, puts idle ones to sleep, restarts
+//! failed ones, and keeps what it learns.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use contract::EngineId;
+use contract::orchestrator::EngineStatus;
+use serde_json::json;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use super::boot::{Wants, judge};
+use super::lifecycle::Trigger;
+use super::pursuit::Job;
+use super::supervision::{Due, Duty, Moment, Patient, moment};
+use super::{Fleet, FleetError};
+use crate::backend::BackendError;
+use crate::registry::{EngineRow, Entry, Event, Next, RegistryError};
+
+/// How often what was learnt is kept: a kill of the orchestrator forgets no more.
+const KEEPING: Duration = Duration::from_secs(1);
+
+/// The longest sleep of the loop that takes what is due.
+const LONGEST_SLEEP: Moment = 60_000;
+
+impl Fleet {
+    /// Does what is due, when it is due, until `shutdown`.
+    pub(crate) async fn supervise(self: Arc<Self>, shutdown: CancellationToken) {
+        self.ready().await;
+        let tasks = TaskTracker::new();
+        loop {
+            for due in self.supervision.take_due(self.moment()) {
+                let (fleet, shutdown) = (Arc::clone(&self), shutdown.clone());
+                tasks.spawn(async move { shutdown.run_until_cancelled(fleet.perform(due)).await });
+            }
+            let next = self.supervision.next_due().unwrap_or(Moment::MAX);
+            let pause = next.saturating_sub(self.moment()).clamp(0, LONGEST_SLEEP).unsigned_abs();
+            tokio::select! {
+                () = shutdown.cancelled() => break,
+                () = self.supervision.changed() => {}
+                () = self.clock.sleep(Duration::from_millis(pause)) => {}
+            }
+        }
+        tasks.close();
+        tasks.wait().await;
+    }
+
+    /// Keeps what is learnt in the registry, until `shutdown`.
+    pub(crate) async fn keep_stamps(self: Arc<Self>, shutdown: CancellationToken) {
+        while shutdown.run_until_cancelled(self.clock.sleep(KEEPING)).await.is_some() {
+            self.save_stamps().await;
+        }
+        self.save_stamps().await;
+    }
+
+    async fn save_stamps(&self) {
+        let stamps = self.supervision.take_stamps();
+        if stamps.is_empty() {
+            return;
+        }
+        if let Err(error) = self.registry.stamp(&stamps).await {
+            let error: &dyn std::error::Error = &error;
+            tracing::error!(error, "What was learnt of the engines could not be kept yet.");
+            self.supervision.give_back(&stamps);
+        }
+    }
+
+    /// The monotonic clock, as the supervisor reckons.
+    pub(super) fn moment(&self) -> Moment {
+        moment(self.clock.monotonic())
+    }
+
+    async fn perform(self: Arc<Self>, due: Due) {
+        let Due { engine_id, seat, duty } = due;
+        match duty {
+            Duty::Check => self.check(engine_id, &seat).await,
+            Duty::Sleep => {
+                let job = Job::new(seat, Trigger::Sleep { if_idle: true }, "idle");
+                match self.pursue(&job).await {
+                    // It was stopped, deleted or changed by somebody else.
+                    Ok(_) | Err(FleetError::EngineNotRunning | FleetError::EngineNotFound) => {}
+                    Err(error) => {
+                        tracing::warn!(engine.id = %engine_id, %error, "An idle engine could not be put to sleep yet.");
+                    }
+                }
+            }
+            Duty::Restart => {
+                let _permit = self.supervision.permit(engine_id).await;
+                let job = Job::new(seat, Trigger::Restart, "crash");
+                if let Err(error) = self.pursue(&job).await {
+                    tracing::warn!(engine.id = %engine_id, %error, "A failed engine was not restarted.");
+                    self.supervision.postpone(engine_id, self.moment());
+                }
+                self.supervision.tell();
+            }
+        }
+    }
+
+    /// Asks a running engine how it is. After too many bad answers in a row it has failed.
+    async fn check(self: &Arc<Self>, engine_id: EngineId, seat: &crate::registry::Seat) {
+        let Some(Patient { port, instance }) = self.supervision.patient(engine_id) else { return };
+        let timeout = self.supervision.rules().check_timeout;
+        let unwell = tokio::select! {
+            asked = self.probe.ask(port) => match asked {
+                Ok(health) => judge(&health, Wants::Brain).err(),
+                Err(unwell) => Some(unwell.to_string()),
+            },
+            () = self.clock.sleep(timeout) => Some(format!("it said nothing within {} s", timeout.as_secs_f64())),
+        };
+        // One that is being changed is not judged: who changes it may be the cause.
+        let passed = self.flights.at(seat).is_none().then_some(unwell.is_none());
+        let now = (self.moment(), self.now());
+        let failed = self.supervision.checked(engine_id, &instance, passed, now);
+        let Some(reason) = unwell.filter(|_| passed.is_some()) else { return };
+        tracing::info!(engine.id = %engine_id, reason, failed, "An engine failed a health check.");
+        if failed < self.supervision.rules().max_failures {
+            return;
+        }
+        if let Err(error) = self.give_up(engine_id, &instance, &reason).await {
+            let error: &dyn std::error::Error = &error;
+            tracing::error!(engine.id = %engine_id, error, "An unwell engine could not be recorded as failed yet.");
+        }
+    }
+
+    /// Records that a running engine is unwell for good, and ends it.
+    async fn give_up(
+        &self,
+        engine_id: EngineId,
+        instance: &crate::backend::Instance,
+        reason: &str,
+    ) -> Result<(), RegistryError> {
+        // If the backend cannot be reached, the engine's silence may be ours.
+        if let Err(BackendError::Unreachable(why)) = self.backend.ping().await {
+            tracing::warn!(engine.id = %engine_id, why, "An unwell engine is left as it is: the backend is silent too.");
+            return Ok(());
+        }
+        let Some(row) = self.registry.engine_by_id(engine_id).await? else { return Ok(()) };
+        if row.status != EngineStatus::Running || row.instance.as_ref() != Some(instance) {
+            return Ok(());
+        }
+        if row.claim.is_some() && self.flights.at(&row.seat).is_some() {
+            return Ok(());
+        }
+        self.fail(&row, reason, "health").await
+    }
+
+    /// Moves a running engine to `failed` and ends what is left of it.
+    pub(super) async fn fail(
+        &self,
+        row: &EngineRow,
+        reason: &str,
+        cause: &'static str,
+    ) -> Result<(), RegistryError> {
+        let entry = self.crash(row, reason, cause);
+        match self.settle(row, self.failed(row.restarts), Some(&entry)).await {
+            Ok(_) => {}
+            // Somebody else was faster: what they did holds.
+            Err(RegistryError::ClaimLost { .. }) => return Ok(()),
+            Err(error) => return Err(error),
+        }
+        tracing::warn!(engine.id = %row.engine_id, reason, cause, "An engine has failed.");
+        if let Err(error) = self.backend.kill(row.engine_id).await {
+            // The next launch sees to it, or the next comparison.
+            tracing::warn!(engine.id = %row.engine_id, %error, "A failed engine could not be ended yet.");
+        }
+        Ok(())
+    }
+
+    /// The ledger's row of a move into `failed`.
+    pub(super) fn crash(&self, row: &EngineRow, reason: &str, cause: &'static str) -> Entry {
+        let detail = json!({
+            "from": row.status, "to": EngineStatus::Failed, "reason": reason, "cause": cause,
+        });
+        self.entry(row, Event::Crash, detail)
+    }
+
+    /// `failed`, with the next restart after so many attempts, if there is to be one.
+    pub(super) fn failed(&self, attempts: i64) -> Next {
+        let rules = self.supervision.rules();
+        let attempts = u32::try_from(attempts).unwrap_or(u32::MAX);
+        let wait =
+            (attempts < rules.max_restarts).then(|| backoff(attempts, rules.backoff_base, rules.backoff_max));
+        let at = |wait| self.now().unix_ms().saturating_add(moment(wait));
+        Next::Failed { restart_at: wait.map(|wait| contract::Timestamp::from_unix_ms(at(wait))) }
+    }
+}
+
+/// How long the restart after `attempts` others waits: twice as long each time, at most `max`, give or take a
+/// fifth so that those that failed together do not come back together.
+fn backoff(attempts: u32, base: Duration, max: Duration) -> Duration {
+    let doubled = base.saturating_mul(2_u32.saturating_pow(attempts.min(31)));
+    // Without randomness they come back together, which is better than not at all.
+    let random = getrandom::u32().unwrap_or(u32::MAX / 2);
+    doubled.min(max).mul_f64(0.8 + 0.4 * f64::from(random) / f64::from(u32::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn a_back_off_doubles_up_to_its_bound_give_or_take_a_fifth(
+            attempts in 0_u32..100, base_ms in 0_u64..10_000, max_ms in 0_u64..1_000_000,
+        ) {
+            let (base, max) = (Duration::from_millis(base_ms), Duration::from_millis(max_ms));
+            let exact = base.as_secs_f64() * 2_f64.powi(i32::try_from(attempts).unwrap());
+            let exact = exact.min(max.as_secs_f64());
+            let wait = backoff(attempts, base, max).as_secs_f64();
+            prop_assert!(wait >= exact * 0.8 - 1e-6 && wait <= exact * 1.2 + 1e-6, "{wait} {exact}");
+        }
+    }
+}

@@ -1,0 +1,105 @@
+//! Why an engine is as it is, and what happens to it next.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use contract::orchestrator::{Action, EngineStatus, Explanation, NextAction, RestartAttempt};
+use contract::{Timestamp, UserId};
+use serde_json::{Value, json};
+
+use super::calls::seat;
+use super::supervision::Moment;
+use super::{Fleet, FleetError};
+use crate::registry::{EngineRow, Product};
+
+/// How long an engine may take to say what it does: an explanation is wanted now.
+const ANSWER: Duration = Duration::from_secs(2);
+
+impl Fleet {
+    /// Explains one engine.
+    pub(crate) async fn explain(
+        self: &Arc<Self>,
+        product: &Product,
+        user_id: UserId,
+    ) -> Result<Explanation, FleetError> {
+        let row = self.registry.engine(&seat(product, user_id)).await?;
+        let row = row.ok_or(FleetError::EngineNotFound)?;
+        let max = self.supervision.rules().max_restarts;
+        Ok(Explanation {
+            engine_id: row.engine_id,
+            status: row.status,
+            last_transition: self.registry.last_transition(&row).await?,
+            next_action: self.next_action(&row),
+            awake_because: self.awake_because(&row).await,
+            restart_attempt: u32::try_from(row.restarts)
+                .ok()
+                .filter(|n| *n > 0 || row.status == EngineStatus::Failed)
+                .map(|n| RestartAttempt { n, max }),
+            caps: None,
+        })
+    }
+
+    fn next_action(&self, row: &EngineRow) -> NextAction {
+        let idle_at = self.supervision.idleness(row.engine_id).and_then(|(_, idle_at)| idle_at);
+        match (row.status, idle_at, row.restart_at) {
+            (EngineStatus::Running, Some(at), _) => {
+                NextAction { action: Action::Sleep, at: Some(self.on_the_wall(at)) }
+            }
+            (EngineStatus::Failed, _, Some(at)) => NextAction { action: Action::Restart, at: Some(at) },
+            _ => NextAction { action: Action::None, at: None },
+        }
+    }
+
+    /// The wall time of a moment, now if it has passed.
+    fn on_the_wall(&self, at: Moment) -> Timestamp {
+        let wait = at.saturating_sub(self.moment()).max(0);
+        Timestamp::from_unix_ms(self.now().unix_ms().saturating_add(wait))
+    }
+
+    /// Why a running engine does not sleep, in sentences; none if it does not run.
+    async fn awake_because(&self, row: &EngineRow) -> Option<Vec<String>> {
+        if row.status != EngineStatus::Running {
+            return None;
+        }
+        let mut because = Vec::new();
+        match self.supervision.idleness(row.engine_id) {
+            Some((admitted_at, Some(idle_at))) => because.push(format!(
+                "Its user was last admitted, or it was last brought up, at {admitted_at}; without another admit it \
+                 may sleep from {} on.",
+                self.on_the_wall(idle_at)
+            )),
+            Some((_, None)) => {
+                because.push("Its idle threshold is 0: it is never put to sleep.".to_owned());
+            }
+            None => because.push("It has only just come up.".to_owned()),
+        }
+        let ask = json!({"subsystem": "telemetry", "op": "activity"});
+        let said = match self.engine_key(row) {
+            Ok(key) => tokio::select! {
+                said = self.tell_engine(row, &key, &ask) => said.ok(),
+                () = self.clock.sleep(ANSWER) => None,
+            },
+            Err(_) => None,
+        };
+        let Some(said) = said else {
+            because.push(
+                "It does not say whether it works; an engine that says nothing is not put to sleep."
+                    .to_owned(),
+            );
+            return Some(because);
+        };
+        let count = |name: &str| said.get(name).and_then(Value::as_u64).unwrap_or_default();
+        match count("running_turns") {
+            0 => {}
+            1 => because.push("A turn runs; as long as one does, it does not sleep.".to_owned()),
+            turns => because.push(format!("{turns} turns run; as long as one does, it does not sleep.")),
+        }
+        match count("pending_hitl") {
+            0 => {}
+            pending => because.push(format!(
+                "{pending} request(s) wait for a person; that does not keep it awake, and they are kept while it sleeps."
+            )),
+        }
+        Some(because)
+    }
+}

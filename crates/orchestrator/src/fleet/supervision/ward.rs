@@ -1,0 +1,277 @@
+//! One engine under supervision: what is known of it, and when something is to be done about it.
+//!
+//! Pure: every function is told what time it is.
+
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::time::Duration;
+
+use contract::Timestamp;
+
+use super::Rules;
+use crate::backend::Instance;
+use crate::registry::{EngineRow, Seat, Stamp};
+
+/// A moment of the monotonic clock in milliseconds. Before zero: before this process began.
+pub(in crate::fleet) type Moment = i64;
+
+/// A duration in the same measure.
+pub(in crate::fleet) fn moment(duration: Duration) -> Moment {
+    i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
+}
+
+/// When nothing is to be done: never.
+const NEVER: Moment = Moment::MAX;
+
+/// What is to be done about an engine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::fleet) enum Duty {
+    /// Ask how it is.
+    Check,
+    /// Put it to sleep, if it agrees.
+    Sleep,
+    /// Attempt a restart.
+    Restart,
+}
+
+/// An engine under supervision.
+pub(super) struct Ward {
+    pub(super) seat: Seat,
+    /// Its user was last admitted then, or it was brought up for them.
+    admitted: Moment,
+    admitted_at: Timestamp,
+    pub(super) state: State,
+}
+
+/// Whether it is looked after or brought back.
+pub(super) enum State {
+    Running(Running),
+    /// The next restart is due then; [`NEVER`] while one is attempted.
+    Failed {
+        restart_at: Moment,
+    },
+}
+
+/// A running engine.
+pub(super) struct Running {
+    pub(super) instance: Instance,
+    pub(super) port: u16,
+    check_at: Moment,
+    /// A check is under way.
+    checking: bool,
+    /// When its idleness is judged next.
+    judge_at: Moment,
+    threshold: Moment,
+    failed_checks: u32,
+    restarts: i64,
+    last_health_at: Option<Timestamp>,
+    /// Since when all checks were good.
+    well: Moment,
+    well_since: Timestamp,
+    /// Something has been learnt that the registry does not have yet.
+    unsaved: bool,
+}
+
+impl Ward {
+    /// The ward of a running engine, as it was known at `now`, which is `wall` on the wall clock.
+    pub(super) fn running(
+        row: &EngineRow,
+        (instance, port): (Instance, u16),
+        stamp: Stamp,
+        rules: &Rules,
+        threshold: Duration,
+        (now, wall): (Moment, Timestamp),
+    ) -> Self {
+        let admitted_at = stamp.admitted_at.unwrap_or(wall);
+        let well_since = stamp.well_since.unwrap_or(wall);
+        let mut running = Running {
+            instance,
+            port,
+            check_at: now.saturating_add(phase(row, rules.check_interval)),
+            checking: false,
+            judge_at: NEVER,
+            threshold: moment(threshold),
+            failed_checks: stamp.failed_checks,
+            restarts: stamp.restarts,
+            last_health_at: stamp.last_health_at,
+            well: then(well_since, now, wall),
+            well_since,
+            unsaved: false,
+        };
+        let admitted = then(admitted_at, now, wall);
+        running.judge_idleness_from(admitted);
+        Self { seat: row.seat.clone(), admitted, admitted_at, state: State::Running(running) }
+    }
+
+    /// The ward of a failed engine whose restart is due then.
+    pub(super) fn failed(
+        row: &EngineRow,
+        stamp: Stamp,
+        restart_at: Moment,
+        now: (Moment, Timestamp),
+    ) -> Self {
+        let admitted_at = stamp.admitted_at.unwrap_or(now.1);
+        Self {
+            seat: row.seat.clone(),
+            admitted: then(admitted_at, now.0, now.1),
+            admitted_at,
+            state: State::Failed { restart_at },
+        }
+    }
+
+    /// When something is to be done next.
+    pub(super) fn next(&self) -> Moment {
+        match &self.state {
+            State::Running(running) => running.check_at.min(running.judge_at),
+            State::Failed { restart_at } => *restart_at,
+        }
+    }
+
+    /// Takes what is due at `now`, if anything is, and sets when it is due again.
+    pub(super) fn take(&mut self, now: Moment, rules: &Rules) -> Option<Duty> {
+        let admitted = self.admitted;
+        match &mut self.state {
+            State::Running(running) if running.judge_at <= now => {
+                running.judge_idleness_from(admitted);
+                if running.judge_at > now {
+                    return None;
+                }
+                // It may say that it has work: then it is asked again, as often as how it is.
+                running.judge_at = now.saturating_add(moment(rules.check_interval));
+                Some(Duty::Sleep)
+            }
+            State::Running(running) if running.check_at <= now => {
+                running.check_at = now.saturating_add(moment(rules.check_interval));
+                // One that takes longer than the interval is not asked twice at once.
+                let free = !std::mem::replace(&mut running.checking, true);
+                free.then_some(Duty::Check)
+            }
+            State::Failed { restart_at } if *restart_at <= now => {
+                *restart_at = NEVER;
+                Some(Duty::Restart)
+            }
+            State::Running(_) | State::Failed { .. } => None,
+        }
+    }
+
+    /// Whether its user has not been admitted for the threshold.
+    pub(super) fn is_idle(&self, now: Moment) -> bool {
+        self.idle_at().is_some_and(|at| at <= now)
+    }
+
+    /// When it is idle, unless its user is admitted before; none if it never is.
+    pub(super) fn idle_at(&self) -> Option<Moment> {
+        let State::Running(running) = &self.state else { return None };
+        (running.threshold > 0).then(|| self.admitted.saturating_add(running.threshold))
+    }
+
+    /// Sets the threshold of its idleness; zero: never idle.
+    pub(super) fn judge_idleness_by(&mut self, threshold: Duration) {
+        let admitted = self.admitted;
+        if let State::Running(running) = &mut self.state {
+            running.threshold = moment(threshold);
+            running.judge_idleness_from(admitted);
+        }
+    }
+
+    /// Its user is admitted. When it may sleep is reckoned when that was due: an admit reckons nothing.
+    pub(super) fn admitted(&mut self, now: Moment, wall: Timestamp) {
+        (self.admitted, self.admitted_at) = (now, wall);
+        if let State::Running(running) = &mut self.state {
+            running.unsaved = true;
+        }
+    }
+
+    /// A restart that was taken could not be attempted.
+    pub(super) fn postpone(&mut self, until: Moment) {
+        // An attempt that was made has set the next one already.
+        if let State::Failed { restart_at: restart_at @ NEVER } = &mut self.state {
+            *restart_at = until;
+        }
+    }
+
+    pub(super) fn as_running(&self) -> Option<&Running> {
+        match &self.state {
+            State::Running(running) => Some(running),
+            State::Failed { .. } => None,
+        }
+    }
+
+    pub(super) fn as_running_mut(&mut self) -> Option<&mut Running> {
+        match &mut self.state {
+            State::Running(running) => Some(running),
+            State::Failed { .. } => None,
+        }
+    }
+
+    /// What is known of it.
+    pub(super) fn stamp(&self) -> Stamp {
+        let admitted_at = Some(self.admitted_at);
+        match &self.state {
+            State::Running(running) => Stamp {
+                admitted_at,
+                last_health_at: running.last_health_at,
+                well_since: Some(running.well_since),
+                failed_checks: running.failed_checks,
+                restarts: running.restarts,
+            },
+            State::Failed { .. } => Stamp { admitted_at, ..Stamp::default() },
+        }
+    }
+}
+
+impl Running {
+    fn judge_idleness_from(&mut self, admitted: Moment) {
+        self.judge_at = if self.threshold > 0 { admitted.saturating_add(self.threshold) } else { NEVER };
+    }
+
+    /// A check has ended: passed, failed, or void because the engine is being changed. Returns how many in a
+    /// row have failed.
+    pub(super) fn checked(
+        &mut self,
+        passed: Option<bool>,
+        rules: &Rules,
+        (now, wall): (Moment, Timestamp),
+    ) -> u32 {
+        self.checking = false;
+        match passed {
+            None => {}
+            Some(true) => {
+                if self.failed_checks > 0 {
+                    (self.well, self.well_since) = (now, wall);
+                }
+                self.failed_checks = 0;
+                self.last_health_at = Some(wall);
+                if self.restarts > 0 && now.saturating_sub(self.well) >= moment(rules.backoff_max) {
+                    self.restarts = 0;
+                }
+            }
+            Some(false) => self.failed_checks = self.failed_checks.saturating_add(1),
+        }
+        self.unsaved |= passed.is_some();
+        self.failed_checks
+    }
+
+    /// Whether something has been learnt since this was last asked.
+    pub(super) fn take_unsaved(&mut self) -> bool {
+        std::mem::take(&mut self.unsaved)
+    }
+
+    /// What was taken could not be kept.
+    pub(super) fn give_back(&mut self) {
+        self.unsaved = true;
+    }
+}
+
+/// When `at` was by the monotonic clock, which shows `now` when the wall clock shows `wall`. What lies ahead by
+/// the wall clock is now: that clock has been set back.
+fn then(at: Timestamp, now: Moment, wall: Timestamp) -> Moment {
+    now.saturating_sub(wall.unix_ms().saturating_sub(at.unix_ms()).max(0))
+}
+
+/// Where in the interval an engine is asked: checks are spread, however many engines come at once.
+fn phase(row: &EngineRow, interval: Duration) -> Moment {
+    let mut hasher = DefaultHasher::new();
+    row.engine_id.hash(&mut hasher);
+    let interval = moment(interval).max(1).unsigned_abs();
+    i64::try_from(hasher.finish() % interval).unwrap_or_default()
+}

@@ -1,0 +1,63 @@
+//! Why an engine is as it is.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::testing::{Caller, TestApp, short};
+
+const STEP: Duration = Duration::from_millis(250);
+
+async fn explain(product: &Caller<'_>) -> Value {
+    let (status, answer) = product.call("GET", "/engines/ann/explain", &Value::Null).await;
+    assert_eq!(status, 200, "{answer}");
+    answer
+}
+
+#[tokio::test]
+async fn lesson_o06_every_engine_says_why_it_is_awake_and_when_it_will_sleep() {
+    let app = TestApp::new().await;
+    let product = app.product("demo", json!({})).await;
+    assert_eq!(
+        short(product.call("GET", "/engines/ann/explain", &Value::Null).await),
+        "404 ENGINE_NOT_FOUND"
+    );
+    let (_, engine) = product.provision("ann").await;
+    let engine_id = engine["engine_id"].as_str().unwrap().parse().unwrap();
+    let running = explain(&product).await;
+    assert_eq!(running["engine_id"], engine["engine_id"]);
+    assert_eq!(running["last_transition"]["event"], "provision");
+    assert_eq!(running["last_transition"]["from"], Value::Null);
+    assert_eq!(running["last_transition"]["to"], "running");
+    assert_eq!(running["next_action"]["action"], "sleep");
+    assert_eq!(running["restart_attempt"], Value::Null);
+    let sleeps_at = running["next_action"]["at"].as_str().unwrap().to_owned();
+    assert_eq!(running["awake_because"].as_array().unwrap().len(), 1);
+    assert!(running["awake_because"][0].as_str().unwrap().contains(&sleeps_at), "{running}");
+    // An admit puts it off, a turn and a look are told apart.
+    app.while_time_passes(STEP, app.sleep(Duration::from_secs(30))).await;
+    product.get("ann").await;
+    assert_eq!(explain(&product).await["next_action"]["at"], sleeps_at.as_str());
+    product.admit("ann", json!({})).await;
+    app.backend.set_busy(engine_id, true);
+    let busy = explain(&product).await;
+    assert!(busy["next_action"]["at"].as_str().unwrap() > sleeps_at.as_str());
+    assert!(busy["awake_because"][1].as_str().unwrap().starts_with("A turn runs"), "{busy}");
+    app.backend.set_busy(engine_id, false);
+    product.stop("ann").await;
+    let stopped = explain(&product).await;
+    assert_eq!(stopped["next_action"], json!({"action": "none", "at": null}));
+    assert_eq!(stopped["awake_because"], Value::Null);
+    assert_eq!(stopped["last_transition"]["reason"], "requested");
+    product.start("ann").await;
+    app.backend.crash(engine_id);
+    let failed = async {
+        while explain(&product).await["status"] != "failed" {
+            tokio::time::sleep(Duration::from_millis(3)).await;
+        }
+    };
+    app.while_time_passes(STEP, failed).await;
+    let failed = explain(&product).await;
+    assert_eq!(failed["next_action"]["action"], "restart");
+    assert_eq!(failed["restart_attempt"], json!({"n": 0, "max": 8}));
+}

@@ -1,0 +1,149 @@
+//! A key that changes, and all that can go wrong meanwhile.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::backend::BackendError;
+use crate::testing::{Call, Caller, Fault, TestApp, short};
+
+const STEP: Duration = Duration::from_millis(250);
+
+fn lost() -> Fault {
+    Fault::Error(BackendError::Failed("the connection broke".into()))
+}
+
+/// The hash that the only running engine takes, and the one that the registry has.
+async fn hashes(app: &TestApp) -> (String, String) {
+    let rows = app.rows("SELECT key_hash FROM engines").await;
+    (app.backend.key_hashes().pop().unwrap().to_hex(), rows[0][0].clone())
+}
+
+fn key(answer: &(u16, Value)) -> String {
+    answer.1["api_key"].as_str().or(answer.1["new_api_key"].as_str()).unwrap().to_owned()
+}
+
+#[tokio::test]
+async fn the_new_key_is_the_key_from_then_on() {
+    let app = TestApp::new().await;
+    let product = app.product("demo", json!({})).await;
+    let old = key(&product.provision("ann").await);
+    let rotated = product.rotate("ann").await;
+    assert_eq!(rotated.1.as_object().unwrap().len(), 1);
+    let new = key(&rotated);
+    assert_ne!(old, new);
+    let (engine, registry) = hashes(&app).await;
+    assert_eq!(engine, registry);
+    assert_eq!(engine, contract::KeyHash::of(&new).to_hex());
+    assert_eq!(key(&product.get("ann").await), new);
+    assert_eq!(product.admit("ann", json!({})).await.1["engine"]["api_key"], new);
+    assert_eq!(app.ledger().await[1], "rotate_key none→none requested");
+}
+
+#[tokio::test]
+async fn lesson_o16_an_old_key_never_comes_back() {
+    let app = TestApp::new().await;
+    let key_of_product = app.product("demo", json!({})).await.key;
+    let product = Caller { app: &app, key: key_of_product.clone() };
+    product.provision("ann").await;
+    let new = key(&product.rotate("ann").await);
+    let hash = contract::KeyHash::of(&new).to_hex();
+    product.stop("ann").await;
+    product.start("ann").await;
+    assert_eq!(hashes(&app).await, (hash.clone(), hash.clone()));
+    let app = app.killed().await;
+    app.begin().await;
+    let product = Caller { app: &app, key: key_of_product };
+    assert_eq!(key(&product.get("ann").await), new);
+    app.backend.crash(*app.backend.running().iter().next().unwrap());
+    let running = async {
+        while app.ledger().await.last().unwrap() != "restart failed→running crash" {
+            tokio::time::sleep(Duration::from_millis(3)).await;
+        }
+    };
+    app.while_time_passes(STEP, running).await;
+    assert_eq!(hashes(&app).await, (hash.clone(), hash));
+}
+
+#[tokio::test]
+async fn an_answer_that_was_lost_is_found_out() {
+    let app = TestApp::new().await;
+    let product = app.product("demo", json!({})).await;
+    let old = key(&product.provision("ann").await);
+    // The engine did not hear of it: the old key holds.
+    app.backend.script(Call::Rpc, lost());
+    assert_eq!(short(product.rotate("ann").await), "502 BACKEND_ERROR");
+    assert_eq!(key(&product.get("ann").await), old);
+    let (engine, registry) = hashes(&app).await;
+    assert_eq!(engine, registry);
+    // It heard, and its answer came too late: the new key holds, and the caller gets it.
+    app.backend.script(Call::Rpc, Fault::Late(Duration::from_mins(1)));
+    let rotated = app.while_time_passes(STEP, product.rotate("ann")).await;
+    assert_eq!(rotated.0, 200);
+    assert_eq!(key(&product.get("ann").await), key(&rotated));
+    let (engine, registry) = hashes(&app).await;
+    assert_eq!(engine, registry);
+    assert_ne!(key(&rotated), old);
+}
+
+#[tokio::test]
+async fn while_nobody_knows_which_key_holds_nobody_is_given_one() {
+    let app = TestApp::new().await;
+    let product = app.product("demo", json!({})).await;
+    let ann = product.provision("ann").await;
+    app.backend.freeze(ann.1["engine_id"].as_str().unwrap().parse().unwrap());
+    assert_eq!(short(app.while_time_passes(STEP, product.rotate("ann")).await), "502 BACKEND_ERROR");
+    assert_eq!(short(app.while_time_passes(STEP, product.get("ann")).await), "502 BACKEND_ERROR");
+    assert_eq!(
+        short(app.while_time_passes(STEP, product.admit("ann", json!({}))).await),
+        "502 BACKEND_ERROR"
+    );
+    app.backend.thaw();
+    let got = product.get("ann").await;
+    assert_eq!(short(got.clone()), "200 running");
+    let (engine, registry) = hashes(&app).await;
+    assert_eq!(engine, registry);
+    assert_eq!(engine, contract::KeyHash::of(&key(&got)).to_hex());
+    app.assert_in_order().await;
+}
+
+#[tokio::test]
+async fn an_engine_that_takes_neither_key_is_launched_again() {
+    let app = TestApp::new().await;
+    let product = app.product("demo", json!({})).await;
+    product.provision("ann").await;
+    app.backend.forget_keys();
+    app.backend.script(Call::Rpc, lost());
+    assert_eq!(short(product.rotate("ann").await), "502 BACKEND_ERROR");
+    assert_eq!(short(product.get("ann").await), "200 failed");
+    assert_eq!(short(app.while_time_passes(STEP, product.admit("ann", json!({}))).await), "200 running");
+    let (engine, registry) = hashes(&app).await;
+    assert_eq!(engine, registry);
+}
+
+#[tokio::test]
+async fn a_rotation_that_was_cut_off_is_settled_by_what_the_engine_takes() {
+    for heard in [false, true] {
+        let app = TestApp::new().await;
+        let key_of_product = app.product("demo", json!({})).await.key;
+        let product = Caller { app: &app, key: key_of_product.clone() };
+        let old = key(&product.provision("ann").await);
+        let fault = if heard { Fault::Late(Duration::from_mins(9)) } else { Fault::Hang };
+        app.backend.script(Call::Rpc, fault);
+        tokio::select! {
+            biased;
+            answer = product.rotate("ann") => panic!("{answer:?}"),
+            () = app.until(|| app.backend.count(Call::Rpc) > 0) => {}
+        }
+        let app = app.killed().await;
+        app.begin().await;
+        let product = Caller { app: &app, key: key_of_product };
+        let got = product.get("ann").await;
+        assert_eq!(key(&got) != old, heard);
+        let (engine, registry) = hashes(&app).await;
+        assert_eq!(engine, registry);
+        assert_eq!(engine, contract::KeyHash::of(&key(&got)).to_hex());
+        let rotated = app.ledger().await.iter().any(|row| row == "rotate_key none→none interrupted");
+        assert_eq!(rotated, heard);
+    }
+}

@@ -1,0 +1,293 @@
+//! Engines that fail, hang or are idle, and what the supervisor makes of it.
+
+use std::time::Duration;
+
+use contract::EngineId;
+use serde_json::{Value, json};
+
+use crate::backend::BackendError;
+use crate::testing::{Call, Caller, Fault, Health, TestApp, short};
+
+const SECOND: Duration = Duration::from_secs(1);
+/// How far the clock moves on at a time.
+const STEP: Duration = Duration::from_millis(250);
+
+fn engine_id(answer: &(u16, Value)) -> EngineId {
+    answer.1["engine_id"].as_str().unwrap().parse().unwrap()
+}
+
+/// Lets time pass until the engine of ann is in this state.
+async fn until_it_is(product: &Caller<'_>, status: &str) {
+    let reached = async {
+        while short(product.get("ann").await) != format!("200 {status}") {
+            tokio::time::sleep(Duration::from_millis(3)).await;
+        }
+    };
+    let reached = product.app.while_time_passes(STEP, reached);
+    tokio::time::timeout(Duration::from_secs(20), reached).await.expect("it never is");
+}
+
+/// Lets so much time pass.
+async fn pass(app: &TestApp, time: Duration) {
+    // In steps shorter than anything that is waited for in the meantime.
+    let step = (time / 400).clamp(STEP, SECOND * 4);
+    app.while_time_passes(step, app.sleep(time)).await;
+}
+
+fn unreachable() -> Fault {
+    Fault::Error(BackendError::Unreachable("no route".into()))
+}
+
+#[tokio::test]
+async fn what_ends_by_itself_is_brought_back_after_a_back_off() {
+    let app = TestApp::new().await;
+    let product = app.product("demo", json!({})).await;
+    let engine_id = engine_id(&product.provision("ann").await);
+    app.backend.crash(engine_id);
+    until_it_is(&product, "failed").await;
+    let failed_at = app.elapsed();
+    until_it_is(&product, "running").await;
+    let waited = app.since(failed_at);
+    assert!(waited >= SECOND * 4 && waited <= SECOND * 8, "{waited:?}");
+    let ledger = app.ledger().await;
+    assert_eq!(
+        ledger[1..],
+        [
+            "crash running→failed the engine ended by itself (signal: 9 (SIGKILL))",
+            "restart failed→running crash",
+        ]
+    );
+    app.assert_in_order().await;
+}
+
+#[tokio::test]
+async fn an_admit_waits_for_the_restart_that_is_due() {
+    let app = TestApp::new().await;
+    let product = app.product("demo", json!({})).await;
+    let engine_id = engine_id(&product.provision("ann").await);
+    app.backend.crash(engine_id);
+    until_it_is(&product, "failed").await;
+    let begun = app.elapsed();
+    assert_eq!(short(app.while_time_passes(STEP, product.admit("ann", json!({}))).await), "200 running");
+    assert!(app.since(begun) >= SECOND * 3, "an admit shortens no back-off");
+    // One that fails is told as what it is; the next attempt is made all the same.
+    app.backend.crash(engine_id);
+    until_it_is(&product, "failed").await;
+    app.backend.script(Call::Launch, Fault::Exit);
+    assert_eq!(
+        short(app.while_time_passes(STEP, product.admit("ann", json!({}))).await),
+        "200 engine_unhealthy"
+    );
+    until_it_is(&product, "running").await;
+    app.assert_in_order().await;
+}
+
+#[tokio::test]
+async fn after_the_last_attempt_it_stays_failed_until_it_is_started() {
+    let app = TestApp::new().await;
+    let product = app.product("demo", json!({})).await;
+    let engine_id = engine_id(&product.provision("ann").await);
+    for _ in 0..8 {
+        app.backend.script(Call::Launch, Fault::Exit);
+    }
+    app.backend.crash(engine_id);
+    until_it_is(&product, "failed").await;
+    pass(&app, Duration::from_mins(30)).await;
+    let ledger = app.ledger().await;
+    assert_eq!(ledger.iter().filter(|row| row.starts_with("restart failed→failed")).count(), 8, "{ledger:?}");
+    assert_eq!(short(product.admit("ann", json!({})).await), "200 engine_unhealthy");
+    assert_eq!(short(product.start("ann").await), "200 running");
+    // From then on it has all its attempts again.
+    app.backend.crash(engine_id);
+    until_it_is(&product, "failed").await;
+    until_it_is(&product, "running").await;
+    app.assert_in_order().await;
+}
+
+#[tokio::test]
+async fn restarts_are_forgotten_when_it_has_been_well_for_long() {
+    let app = TestApp::new().await;
+    let product = app.product("demo", json!({})).await;
+    let engine_id = engine_id(&product.provision("ann").await);
+    for _ in 0..3 {
+        app.backend.crash(engine_id);
+        until_it_is(&product, "failed").await;
+        until_it_is(&product, "running").await;
+    }
+    let restarts = async || app.rows("SELECT CAST(restarts AS TEXT) FROM engines").await[0][0].clone();
+    assert_eq!(restarts().await, "3");
+    pass(&app, Duration::from_mins(4)).await;
+    assert_eq!(restarts().await, "3");
+    pass(&app, Duration::from_mins(2)).await;
+    assert_eq!(restarts().await, "0");
+}
+
+#[tokio::test]
+async fn a_hung_engine_fails_after_three_checks_and_is_ended() {
+    let app = TestApp::new().await;
+    let product = app.product("demo", json!({})).await;
+    let engine_id = engine_id(&product.provision("ann").await);
+    let before = app.elapsed();
+    app.backend.freeze(engine_id);
+    until_it_is(&product, "failed").await;
+    let took = app.since(before);
+    assert!(took >= SECOND * 70 && took <= SECOND * 110, "{took:?}");
+    until_it_is(&product, "running").await;
+    assert!(app.ledger().await[1].starts_with("crash running→failed it said nothing within 10 s"));
+    assert_eq!(app.backend.running().len(), 1);
+}
+
+#[tokio::test]
+async fn a_silent_backend_says_nothing_about_an_engine() {
+    let app = TestApp::new().await;
+    let product = app.product("demo", json!({})).await;
+    let engine_id = engine_id(&product.provision("ann").await);
+    app.backend.freeze(engine_id);
+    for _ in 0..8 {
+        app.backend.script(Call::Ping, unreachable());
+        app.backend.script(Call::List, unreachable());
+    }
+    pass(&app, Duration::from_mins(4)).await;
+    assert_eq!(short(product.get("ann").await), "200 running");
+    assert_eq!(app.ledger().await.len(), 1);
+    until_it_is(&product, "failed").await;
+}
+
+#[tokio::test]
+async fn a_providers_outage_is_no_failure_and_a_sick_brain_is() {
+    let app = TestApp::new().await;
+    let product = app.product("demo", json!({})).await;
+    product.provision("ann").await;
+    app.backend.set_health(Health::Provider("down"));
+    pass(&app, Duration::from_mins(4)).await;
+    assert_eq!(short(product.get("ann").await), "200 running");
+    app.backend.set_health(Health::Database("disk full"));
+    until_it_is(&product, "failed").await;
+    assert_eq!(app.ledger().await[1], "crash running→failed database: disk full");
+}
+
+#[tokio::test]
+async fn a_permanent_fault_is_not_tried_again() {
+    let app = TestApp::new().await;
+    let product = app.product("demo", json!({})).await;
+    let engine_id = engine_id(&product.provision("ann").await);
+    let image: contract::EngineImage = "svc-engine:0.1.0".parse().unwrap();
+    app.backend.script(Call::CheckImage, Fault::Error(BackendError::NoImage(image)));
+    app.backend.crash(engine_id);
+    until_it_is(&product, "failed").await;
+    pass(&app, Duration::from_mins(10)).await;
+    let ledger = app.ledger().await;
+    assert_eq!(ledger[2..], ["restart failed→failed the backend has no image svc-engine:0.1.0"]);
+    assert_eq!(short(product.admit("ann", json!({})).await), "200 engine_unhealthy");
+}
+
+#[tokio::test]
+async fn what_nobody_needs_sleeps_and_is_woken() {
+    let app = TestApp::new().await;
+    let product = app.product("demo", json!({})).await;
+    let engine_id = engine_id(&product.provision("ann").await);
+    pass(&app, Duration::from_mins(50)).await;
+    product.admit("ann", json!({})).await;
+    pass(&app, Duration::from_mins(50)).await;
+    assert_eq!(short(product.get("ann").await), "200 running");
+    // Looking is no activity.
+    product.call("GET", "/engines", &Value::Null).await;
+    pass(&app, Duration::from_mins(11)).await;
+    assert_eq!(short(product.get("ann").await), "200 sleeping");
+    assert_eq!(app.ledger().await[1], "sleep running→sleeping idle");
+    assert_eq!(short(product.admit("ann", json!({})).await), "200 engine_sleeping");
+    assert_eq!(short(product.admit("ann", json!({"auto_wake": true})).await), "200 running");
+    // What works does not sleep.
+    app.backend.set_busy(engine_id, true);
+    pass(&app, Duration::from_hours(2)).await;
+    assert_eq!(short(product.get("ann").await), "200 running");
+    app.backend.set_busy(engine_id, false);
+    until_it_is(&product, "sleeping").await;
+    app.assert_in_order().await;
+}
+
+#[tokio::test]
+async fn an_idle_engine_that_does_not_answer_is_not_put_to_sleep() {
+    let app = TestApp::new().await;
+    let product = app.product("demo", json!({})).await;
+    product.provision("ann").await;
+    for _ in 0..2 {
+        app.backend.script(Call::Rpc, unreachable());
+    }
+    pass(&app, Duration::from_secs(3_620)).await;
+    assert_eq!(short(product.get("ann").await), "200 running");
+    until_it_is(&product, "sleeping").await;
+}
+
+#[tokio::test]
+async fn idle_times_counters_and_back_offs_outlive_the_orchestrator() {
+    let app = TestApp::new().await;
+    let key = app.product("demo", json!({})).await.key;
+    let product = Caller { app: &app, key: key.clone() };
+    let ann = engine_id(&product.provision("ann").await);
+    let bob = engine_id(&product.provision("bob").await);
+    pass(&app, Duration::from_mins(50)).await;
+    product.admit("bob", json!({})).await;
+    app.backend.crash(ann);
+    until_it_is(&product, "failed").await;
+    pass(&app, SECOND * 2).await;
+    let due = app.rows("SELECT CAST(restart_at AS TEXT) FROM engines WHERE restart_at IS NOT NULL").await;
+    let app = app.killed().await;
+    app.begin().await;
+    let product = Caller { app: &app, key };
+    assert_eq!(
+        app.rows("SELECT CAST(restart_at AS TEXT) FROM engines WHERE restart_at IS NOT NULL").await,
+        due
+    );
+    let begun = app.elapsed();
+    until_it_is(&product, "running").await;
+    assert!(app.since(begun) <= SECOND * 6, "the back-off did not begin anew");
+    pass(&app, Duration::from_mins(15)).await;
+    let status = async |user| short(product.get(user).await);
+    assert_eq!((status("ann").await, status("bob").await), ("200 sleeping".into(), "200 running".into()));
+    assert!(app.backend.running().contains(&bob));
+}
+
+#[tokio::test]
+async fn lesson_o17_a_wall_clock_that_jumps_fires_nothing_and_stalls_nothing() {
+    for hours in [-1, 1] {
+        let app = TestApp::new().await;
+        let product = app.product("demo", json!({})).await;
+        let ann = engine_id(&product.provision("ann").await);
+        let bob = product.provision("bob").await;
+        app.backend.crash(ann);
+        until_it_is(&product, "failed").await;
+        app.shift_wall(hours * 3_600_000);
+        let begun = app.elapsed();
+        until_it_is(&product, "running").await;
+        let waited = app.since(begun);
+        assert!(waited >= SECOND * 3 && waited <= SECOND * 8, "{hours} h: {waited:?}");
+        pass(&app, Duration::from_mins(50)).await;
+        assert_eq!(short(product.get("bob").await), "200 running", "{hours} h");
+        pass(&app, Duration::from_mins(15)).await;
+        assert_eq!(short(product.get("bob").await), "200 sleeping", "{hours} h");
+        assert_eq!(bob.0, 200);
+    }
+}
+
+#[tokio::test]
+async fn checks_are_spread_over_the_interval() {
+    let app = TestApp::new().await;
+    let product = app.product("demo", json!({})).await;
+    let mut engines = Vec::new();
+    for user in 0..24 {
+        engines.push(engine_id(&product.provision(&format!("user-{user}")).await));
+    }
+    let asked = |app: &TestApp| engines.iter().map(|id| app.backend.asked(*id)).sum::<usize>();
+    // Each boot asked once, or more often.
+    let before = asked(&app);
+    let mut busiest = 0;
+    for _ in 0..30 {
+        let begun = asked(&app);
+        pass(&app, SECOND).await;
+        busiest = busiest.max(asked(&app) - begun);
+    }
+    let all = asked(&app) - before;
+    assert!((22..=26).contains(&all), "{all} checks in an interval");
+    assert!(busiest <= 8, "{busiest} checks in one second");
+}

@@ -1,0 +1,107 @@
+//! What the supervisor knows of its engines, kept so that the next orchestrator knows it too.
+//!
+//! These columns tell nothing about an engine's state: they are written in batches of their own, without the
+//! ledger, and a moment later than they came to be.
+
+use contract::orchestrator::Policy;
+use contract::{EngineId, ProductId, Timestamp};
+use sqlx::Row as _;
+
+use super::row::{EngineRow, select_engines};
+use super::{Registry, RegistryError};
+
+/// What was learnt about a running engine.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Stamp {
+    /// When its user was last admitted.
+    pub(crate) admitted_at: Option<Timestamp>,
+    /// When it last passed a health check.
+    pub(crate) last_health_at: Option<Timestamp>,
+    /// Since when it has passed them all.
+    pub(crate) well_since: Option<Timestamp>,
+    /// Consecutive checks that it failed.
+    pub(crate) failed_checks: u32,
+    /// Restarts attempted since it was last well for long.
+    pub(crate) restarts: i64,
+}
+
+/// An engine that is supervised, and what was known of it.
+#[derive(Clone, Debug)]
+pub(crate) struct Supervised {
+    pub(crate) row: EngineRow,
+    pub(crate) stamp: Stamp,
+}
+
+impl Registry {
+    /// All engines that run or are to be restarted.
+    pub(crate) async fn supervised(&self) -> Result<Vec<Supervised>, RegistryError> {
+        // One transaction, so that the two lists are of the same moment.
+        let mut transaction = self.reads.begin().await?;
+        let rows = sqlx::query(select_engines!("WHERE status = 'running' OR restart_at IS NOT NULL"))
+            .fetch_all(&mut *transaction)
+            .await?;
+        let stamps = sqlx::query(
+            "SELECT engine_id, admitted_at, well_since, failed_checks FROM engines \
+             WHERE status = 'running' OR restart_at IS NOT NULL",
+        )
+        .fetch_all(&mut *transaction)
+        .await?;
+        transaction.commit().await?;
+        let mut known = std::collections::HashMap::new();
+        for stamp in &stamps {
+            let moment =
+                |at: usize| stamp.try_get::<Option<i64>, _>(at).map(|ms| ms.map(Timestamp::from_unix_ms));
+            let engine_id: String = stamp.try_get(0)?;
+            let failed: i64 = stamp.try_get(3)?;
+            let stamp = Stamp {
+                admitted_at: moment(1)?,
+                well_since: moment(2)?,
+                failed_checks: u32::try_from(failed).unwrap_or_default(),
+                ..Stamp::default()
+            };
+            known.insert(engine_id, stamp);
+        }
+        let supervised = rows.iter().map(|row| {
+            let row = EngineRow::read(row)?;
+            let mut stamp = known.get(&row.engine_id.to_string()).copied().unwrap_or_default();
+            (stamp.last_health_at, stamp.restarts) = (row.last_health_at, row.restarts);
+            Ok(Supervised { row, stamp })
+        });
+        supervised.collect()
+    }
+
+    /// Writes what was learnt about running engines.
+    pub(crate) async fn stamp(&self, stamps: &[(EngineId, Stamp)]) -> Result<(), RegistryError> {
+        let mut transaction = self.writes.begin().await?;
+        for (engine_id, stamp) in stamps {
+            sqlx::query(
+                "UPDATE engines SET admitted_at = $1, last_health_at = $2, well_since = $3, \
+                 failed_checks = $4, restarts = $5 WHERE engine_id = $6 AND status = 'running'",
+            )
+            .bind(stamp.admitted_at.map(Timestamp::unix_ms))
+            .bind(stamp.last_health_at.map(Timestamp::unix_ms))
+            .bind(stamp.well_since.map(Timestamp::unix_ms))
+            .bind(i64::from(stamp.failed_checks))
+            .bind(stamp.restarts)
+            .bind(engine_id.to_string())
+            .execute(&mut *transaction)
+            .await?;
+        }
+        transaction.commit().await?;
+        Ok(())
+    }
+
+    /// Every product's policy.
+    pub(crate) async fn policies(&self) -> Result<Vec<(ProductId, Policy)>, RegistryError> {
+        let rows = sqlx::query("SELECT product_id, policy FROM products").fetch_all(&self.reads).await?;
+        let read = |row: &sqlx::any::AnyRow| {
+            let (product_id, policy): (String, String) = (row.try_get(0)?, row.try_get(1)?);
+            let unreadable = |column| RegistryError::Unreadable { column };
+            Ok((
+                product_id.parse().map_err(|_| unreadable("product_id"))?,
+                serde_json::from_str(&policy).map_err(|_| unreadable("policy"))?,
+            ))
+        };
+        rows.iter().map(read).collect()
+    }
+}
