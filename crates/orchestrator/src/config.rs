@@ -3,6 +3,7 @@
 //! The fields are plain typed values, so that a caller that makes its own choices, as `roundhouse up` does,
 //! builds a [`Config`] without any variable.
 
+use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -106,6 +107,41 @@ pub enum BackendKind {
 impl BackendKind {
     fn parse(text: &str) -> Option<Self> {
         (text == "process").then_some(Self::Process)
+    }
+}
+
+/// What each variable comes to, one per line. Secrets show that they are set, and no more.
+impl fmt::Display for Config {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { rules, ports, engine_env, .. } = self;
+        let DatabaseUrl::Sqlite(database) = &self.database;
+        let passed: Vec<_> = engine_env.iter().map(|(name, _)| name.as_str()).collect();
+        let seconds = |time: Duration| time.as_secs_f64().to_string();
+        let BackendKind::Process = self.backend;
+        let lines = [
+            ("ORCH_DATABASE_URL", format!("sqlite:{}", database.display())),
+            ("ORCH_MASTER_KEY", "***".to_owned()),
+            ("ORCH_ADMIN_KEY", "***".to_owned()),
+            ("ORCH_BACKEND", "process".to_owned()),
+            ("ORCH_ENGINE_IMAGE", self.engine_image.to_string()),
+            ("ORCH_ENGINE_ENV_PASSTHROUGH", passed.join(",")),
+            ("ORCH_HOST", self.address.ip().to_string()),
+            ("ORCH_PORT", self.address.port().to_string()),
+            ("ORCH_BOOT_TIMEOUT_S", seconds(self.boot_timeout)),
+            ("ORCH_HEALTH_CHECK_INTERVAL_S", seconds(rules.check_interval)),
+            ("ORCH_HEALTH_CHECK_TIMEOUT_S", seconds(rules.check_timeout)),
+            ("ORCH_HEALTH_MAX_FAILURES", rules.max_failures.to_string()),
+            ("ORCH_RESTART_BACKOFF_BASE_S", seconds(rules.backoff_base)),
+            ("ORCH_RESTART_BACKOFF_MAX_S", seconds(rules.backoff_max)),
+            ("ORCH_RESTART_MAX_ATTEMPTS", rules.max_restarts.to_string()),
+            ("ORCH_IDLE_SLEEP_THRESHOLD_S", seconds(rules.idle_threshold)),
+            ("ORCH_PORT_MIN", ports.min.to_string()),
+            ("ORCH_PORT_MAX", ports.max.to_string()),
+            ("ORCH_DATA_ROOT_PATH", self.data_root.display().to_string()),
+            ("ORCH_CATALOG_MOUNT_PATH", self.catalog.display().to_string()),
+        ];
+        let lines: Vec<_> = lines.iter().map(|(name, value)| format!("{name}={value}")).collect();
+        f.write_str(&lines.join("\n"))
     }
 }
 

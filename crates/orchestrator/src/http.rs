@@ -4,8 +4,10 @@ mod auth;
 mod docs;
 mod engines;
 mod error;
+mod front;
 mod health;
 mod products;
+mod proxy;
 mod seats;
 
 #[cfg(test)]
@@ -23,6 +25,8 @@ use tower::ServiceExt as _;
 
 use crate::fleet::Fleet;
 
+pub(crate) use self::front::Front;
+
 /// The largest body taken.
 const MAX_BODY_BYTES: usize = 1024 * 1024;
 
@@ -31,11 +35,12 @@ const MAX_BODY_BYTES: usize = 1024 * 1024;
 struct App {
     fleet: Arc<Fleet>,
     admin_key: AdminKey,
+    carrier: proxy::Carrier,
 }
 
 /// Every route, with all that stands around them.
 pub(crate) fn router(fleet: Arc<Fleet>, admin_key: AdminKey) -> Router {
-    let app = App { fleet, admin_key };
+    let app = App { fleet, admin_key, carrier: proxy::Carrier::default() };
     let when_ready = docs::when_ready()
         .route(docs::PATH, docs::serve())
         .layer(from_fn_with_state(app.clone(), only_if_ready));

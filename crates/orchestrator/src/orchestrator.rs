@@ -25,6 +25,9 @@ use crate::registry::{CANARY, DEPLOYMENT_ID, OpenRegistryError, Registry, Regist
 /// What the canary says. Known to all: it shows only whether the master key is the one that sealed it.
 const CANARY_SONG: &str = "roundhouse";
 
+/// How often a standby looks whether the registry is free.
+const STANDBY_PAUSE: Duration = Duration::from_secs(1);
+
 /// How long requests, and the changes that they began, may take to finish at shutdown.
 const DRAIN: Duration = Duration::from_secs(30);
 
@@ -35,6 +38,20 @@ const BOUNDS: Bounds =
 pub struct Orchestrator {
     fleet: Arc<Fleet>,
     admin_key: AdminKey,
+}
+
+/// What an orchestrator does beside answering.
+struct Work {
+    keeping: CancellationToken,
+    tasks: TaskTracker,
+}
+
+impl Work {
+    async fn end(self) {
+        self.keeping.cancel();
+        self.tasks.close();
+        self.tasks.wait().await;
+    }
 }
 
 /// Why an orchestrator cannot begin. Its text is for the person who began it.
@@ -162,25 +179,79 @@ impl Orchestrator {
         &self.fleet
     }
 
+    /// Opens an orchestrator and serves it on `listener` until `shutdown`. Answers from the first moment on: 503
+    /// until the registry is open, also for as long as another orchestrator holds it: then this one is its
+    /// standby, and takes over when that one ends.
+    pub async fn run(
+        config: Config,
+        clock: Arc<dyn Clock>,
+        listener: TcpListener,
+        shutdown: CancellationToken,
+    ) -> Result<(), OpenError> {
+        let front = http::Front::default();
+        let served = shutdown.child_token();
+        let serving = serve(listener, front.router(), BOUNDS, served.clone());
+        let working = async {
+            // Without an orchestrator there is nothing to serve.
+            let unserved = served.clone().drop_guard();
+            let opened = shutdown.run_until_cancelled(Self::open_or_stand_by(config, clock)).await;
+            let Some(orchestrator) = opened.transpose()? else { return Ok(None) };
+            unserved.disarm();
+            front.open(orchestrator.router());
+            let work = orchestrator.begin();
+            shutdown.cancelled().await;
+            orchestrator.fleet.landed(DRAIN).await;
+            Ok(Some((orchestrator, work)))
+        };
+        let ((), worked) = tokio::join!(serving, working);
+        if let Some((orchestrator, work)) = worked? {
+            work.end().await;
+            orchestrator.close().await;
+        }
+        Ok(())
+    }
+
+    /// Opens, as soon as no other orchestrator holds the registry.
+    async fn open_or_stand_by(config: Config, clock: Arc<dyn Clock>) -> Result<Self, OpenError> {
+        let mut held_by = None;
+        loop {
+            match Self::open(config.clone(), Arc::clone(&clock)).await {
+                Err(OpenError::InUse { database, holder }) => {
+                    if held_by.as_ref() != Some(&holder) {
+                        let (database, holder) = (database.display(), holder.to_string());
+                        tracing::warn!(%database, holder, "The registry is in use; this orchestrator stands by.");
+                    }
+                    held_by = Some(holder);
+                    clock.sleep(STANDBY_PAUSE).await;
+                }
+                opened => return opened,
+            }
+        }
+    }
+
     /// Serves on `listener` until `shutdown`: at once with 503, fully as soon as the registry has been compared
     /// with what runs. Then finishes what is in flight, in 30 seconds at most. Engines keep running.
     pub async fn serve(&self, listener: TcpListener, shutdown: CancellationToken) {
+        let address = listener.local_addr().ok();
+        tracing::info!(address = address.as_ref().map(SocketAddr::to_string), "The orchestrator listens.");
+        let work = self.begin();
+        let drained = async {
+            shutdown.cancelled().await;
+            self.fleet.landed(DRAIN).await;
+        };
+        tokio::join!(serve(listener, self.router(), BOUNDS, shutdown.clone()), drained);
+        work.end().await;
+    }
+
+    /// Begins all that an orchestrator does beside answering.
+    fn begin(&self) -> Work {
         let keeping = CancellationToken::new();
         let tasks = TaskTracker::new();
         tasks.spawn(Arc::clone(&self.fleet).watch_exits(keeping.clone()));
         tasks.spawn(Arc::clone(&self.fleet).keep_in_order(keeping.clone()));
         tasks.spawn(Arc::clone(&self.fleet).supervise(keeping.clone()));
         tasks.spawn(Arc::clone(&self.fleet).keep_stamps(keeping.clone()));
-        let address = listener.local_addr().ok();
-        tracing::info!(address = address.as_ref().map(SocketAddr::to_string), "The orchestrator listens.");
-        let drained = async {
-            shutdown.cancelled().await;
-            self.fleet.landed(DRAIN).await;
-        };
-        tokio::join!(serve(listener, self.router(), BOUNDS, shutdown.clone()), drained);
-        keeping.cancel();
-        tasks.close();
-        tasks.wait().await;
+        Work { keeping, tasks }
     }
 
     /// Closes the registry. A change still under way is left, and settled at the next start.

@@ -34,7 +34,7 @@ enum Command {
     /// Talk to a user's engine in the terminal.
     Chat(chat::Args),
     /// Run the orchestrator, configured by `ORCH_…` variables.
-    Orchestrator,
+    Orchestrator(orchestrator_command::Args),
     /// Run one engine, configured by its container contract's variables, or read its journal.
     Engine(engine_command::Args),
 }
@@ -43,7 +43,7 @@ fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Up(args) => up::run(&args),
         Command::Chat(args) => chat::run(args),
-        Command::Orchestrator => orchestrator_command::run(),
+        Command::Orchestrator(args) => orchestrator_command::run(&args),
         Command::Engine(args) => engine_command::run(args),
     };
     match result {

@@ -11,9 +11,21 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 use crate::error::Failure;
+use crate::terminal;
 
-pub(crate) fn run() -> Result<(), Failure> {
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Check the variables, print what they come to, and end: 0 if all is well, 2 with every fault otherwise.
+    #[arg(long)]
+    check: bool,
+}
+
+pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let config = Config::from_env(&ProcessEnv).map_err(Failure::usage)?;
+    if args.check {
+        terminal::say(&config.to_string())?;
+        return Ok(());
+    }
     service::logging::init(tracing_subscriber::filter::Targets::new().with_default(tracing::Level::INFO));
     service::limits::raise_file_limit();
     // One that the operator names is theirs to provide.
@@ -27,12 +39,13 @@ pub(crate) fn run() -> Result<(), Failure> {
         let listener = TcpListener::bind(address).await.map_err(|error| {
             Failure::usage(format!("{address} (ORCH_HOST, ORCH_PORT) cannot be listened on: {error}"))
         })?;
-        let orchestrator =
-            Orchestrator::open(config, Arc::new(SystemClock::new())).await.map_err(Failure::usage)?;
+        tracing::info!(%address, "The orchestrator listens.");
         let shutdown = CancellationToken::new();
-        endings.end(orchestrator.serve(listener, shutdown.clone()), &shutdown).await;
+        let clock = Arc::new(SystemClock::new());
+        let running = Orchestrator::run(config, clock, listener, shutdown.clone());
+        let ran = endings.end(running, &shutdown).await;
+        ran.map_err(Failure::usage)?;
         tracing::info!("The orchestrator has stopped; its engines keep running.");
-        orchestrator.close().await;
         Ok(())
     })
 }

@@ -43,14 +43,14 @@ impl Endings {
 
     /// Runs `serving` until this process is asked to end; then cancels `shutdown` and waits for `serving` to
     /// finish.
-    pub async fn end(&mut self, serving: impl Future<Output = ()>, shutdown: &CancellationToken) {
+    pub async fn end<T>(&mut self, serving: impl Future<Output = T>, shutdown: &CancellationToken) -> T {
         tokio::pin!(serving);
         let asked = tokio::select! {
-            () = &mut serving => return,
+            served = &mut serving => return served,
             asked = self.asked() => asked,
         };
         tracing::info!(?asked, "Asked to end.");
         shutdown.cancel();
-        serving.await;
+        serving.await
     }
 }

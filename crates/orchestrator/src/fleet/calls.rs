@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use contract::UserId;
 use contract::orchestrator::{
     Admission, Admit, Destroyed, DestroyedEngine, EngineList, EngineRecord, EngineStatus, ListEngines,
     PageLimit, PageOffset, ProvisionEngine, ProvisionedEngine, RotatedKey, StartedEngine, StoppedEngine,
 };
+use contract::{EngineKey, UserId};
 
 use super::flight::Settled;
 use super::lifecycle::Trigger;
@@ -113,6 +113,17 @@ impl Fleet {
         let job = Job::new(seat(product, user_id), Trigger::Rotate, REQUESTED);
         let row = found(self.pursue(&job).await?)?;
         Ok(RotatedKey { new_api_key: self.engine_key(&row)? })
+    }
+
+    /// Where a running engine is reached, and its key. Counts as activity.
+    pub(crate) async fn reach(
+        self: &Arc<Self>,
+        product: &Product,
+        user_id: UserId,
+    ) -> Result<(String, EngineKey), FleetError> {
+        let job = Job::new(seat(product, user_id), Trigger::Reach, REQUESTED);
+        let row = found(self.pursue(&job).await?)?;
+        Ok((address(&row)?, self.engine_key(&row)?))
     }
 
     /// Destroys an engine, whatever its state.

@@ -11,12 +11,13 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::boot::{Wants, judge};
-use super::lifecycle::Trigger;
+use super::flight::Ended;
+use super::lifecycle::{Change, Trigger};
 use super::pursuit::Job;
 use super::supervision::{Due, Duty, Moment, Patient, moment};
 use super::{Fleet, FleetError};
-use crate::backend::BackendError;
-use crate::registry::{EngineRow, Entry, Event, Next, RegistryError};
+use crate::backend::{BackendError, Instance};
+use crate::registry::{EngineRow, Entry, Event, Next, RegistryError, Seat};
 
 /// How often what was learnt is kept: a kill of the orchestrator forgets no more.
 const KEEPING: Duration = Duration::from_secs(1);
@@ -98,7 +99,7 @@ impl Fleet {
     }
 
     /// Asks a running engine how it is. After too many bad answers in a row it has failed.
-    async fn check(self: &Arc<Self>, engine_id: EngineId, seat: &crate::registry::Seat) {
+    async fn check(self: &Arc<Self>, engine_id: EngineId, seat: &Seat) {
         let Some(Patient { port, instance }) = self.supervision.patient(engine_id) else { return };
         let timeout = self.supervision.rules().check_timeout;
         let unwell = tokio::select! {
@@ -123,29 +124,38 @@ impl Fleet {
         }
     }
 
-    /// Records that a running engine is unwell for good, and ends it.
+    /// Ends a running engine that is unwell for good, and records that it has failed.
     async fn give_up(
-        &self,
+        self: &Arc<Self>,
         engine_id: EngineId,
-        instance: &crate::backend::Instance,
+        instance: &Instance,
         reason: &str,
-    ) -> Result<(), RegistryError> {
+    ) -> Result<(), FleetError> {
         // If the backend cannot be reached, the engine's silence may be ours.
         if let Err(BackendError::Unreachable(why)) = self.backend.ping().await {
             tracing::warn!(engine.id = %engine_id, why, "An unwell engine is left as it is: the backend is silent too.");
             return Ok(());
         }
         let Some(row) = self.registry.engine_by_id(engine_id).await? else { return Ok(()) };
-        if row.status != EngineStatus::Running || row.instance.as_ref() != Some(instance) {
-            return Ok(());
+        // As a flight, so that nobody launches it anew while it is being ended.
+        let Ok(flight) = self.flights.begin_on(&row, Change::Stop) else { return Ok(()) };
+        let (fleet, instance, reason) = (Arc::clone(self), instance.clone(), reason.to_owned());
+        let giving_up = async move {
+            let row = fleet.registry.engine_by_id(engine_id).await?.ok_or(Ended::Stale)?;
+            if row.status == EngineStatus::Running && row.instance.as_ref() == Some(&instance) {
+                fleet.backend.kill(engine_id).await?;
+                fleet.fail(&row, &reason, "health").await?;
+            }
+            Err(Ended::Stale)
+        };
+        self.flights.fly(Arc::clone(&flight), giving_up);
+        match flight.over().await {
+            Err(Ended::Failed(error)) => Err(error),
+            Ok(_) | Err(Ended::Stale | Ended::Overtaken) => Ok(()),
         }
-        if row.claim.is_some() && self.flights.at(&row.seat).is_some() {
-            return Ok(());
-        }
-        self.fail(&row, reason, "health").await
     }
 
-    /// Moves a running engine to `failed` and ends what is left of it.
+    /// Moves a running engine whose process has ended to `failed`, unless somebody changes it.
     pub(super) async fn fail(
         &self,
         row: &EngineRow,
@@ -154,15 +164,10 @@ impl Fleet {
     ) -> Result<(), RegistryError> {
         let entry = self.crash(row, reason, cause);
         match self.settle(row, self.failed(row.restarts), Some(&entry)).await {
-            Ok(_) => {}
+            Ok(_) => tracing::warn!(engine.id = %row.engine_id, reason, cause, "An engine has failed."),
             // Somebody else was faster: what they did holds.
-            Err(RegistryError::ClaimLost { .. }) => return Ok(()),
+            Err(RegistryError::ClaimLost { .. }) => {}
             Err(error) => return Err(error),
-        }
-        tracing::warn!(engine.id = %row.engine_id, reason, cause, "An engine has failed.");
-        if let Err(error) = self.backend.kill(row.engine_id).await {
-            // The next launch sees to it, or the next comparison.
-            tracing::warn!(engine.id = %row.engine_id, %error, "A failed engine could not be ended yet.");
         }
         Ok(())
     }

@@ -97,6 +97,8 @@ pub(crate) enum Trigger {
     Destroy,
     /// `GET /engines/{user_id}`.
     Look,
+    /// A call to the engine itself, passed on: only to one that runs.
+    Reach,
 }
 
 /// What to do about it.
@@ -156,6 +158,10 @@ pub(crate) fn decide(engine: Option<View>, trigger: Trigger) -> Decision {
         },
         Trigger::Look if change == Some(Change::Rotate) => Decision::Wait,
         Trigger::Look => Decision::Pass,
+        Trigger::Reach => match while_running(status, change, Change::Stop) {
+            Decision::Make(_) => Decision::Pass,
+            decision => decision,
+        },
     }
 }
 
@@ -173,7 +179,8 @@ pub(crate) const fn shares(trigger: Trigger, change: Change) -> bool {
         | Trigger::Sleep { .. }
         | Trigger::Restart
         | Trigger::Destroy
-        | Trigger::Look => false,
+        | Trigger::Look
+        | Trigger::Reach => false,
     }
 }
 
@@ -187,7 +194,8 @@ const fn without_engine(trigger: Trigger) -> Decision {
         | Trigger::Sleep { .. }
         | Trigger::Restart
         | Trigger::Destroy
-        | Trigger::Look => Decision::Refuse(Refusal::NotFound),
+        | Trigger::Look
+        | Trigger::Reach => Decision::Refuse(Refusal::NotFound),
     }
 }
 

@@ -7,7 +7,7 @@ const ADMIT_PROVISION: Trigger = Trigger::Admit { provision: true, wake: false }
 const ADMIT_WAKE: Trigger = Trigger::Admit { provision: false, wake: true };
 
 /// The columns of [`ROWS`].
-const TRIGGERS: [Trigger; 11] = [
+const TRIGGERS: [Trigger; 12] = [
     Trigger::Provision,
     ADMIT,
     ADMIT_PROVISION,
@@ -19,26 +19,27 @@ const TRIGGERS: [Trigger; 11] = [
     Trigger::Restart,
     Trigger::Destroy,
     Trigger::Look,
+    Trigger::Reach,
 ];
 
 /// State, change under way, and the decision for each of [`TRIGGERS`]. `failing` is `failed` with a restart due.
 const ROWS: &str = "
-none         -         | provision  not_found provision not_found 404     404         404         404         404         404     404
-provisioning provision | 409-exists share     share     share     409-run 409-not-run 409-not-run 409-not-run 409-not-run destroy pass
-running      -         | 409-exists pass      pass      pass      409-run stop        sleep       rotate      409-not-run destroy pass
-running      stop      | 409-exists wait      wait      wait      wait    wait        wait        wait        409-not-run destroy pass
-running      sleep     | 409-exists wait      wait      wait      wait    wait        wait        wait        409-not-run destroy pass
-running      rotate    | 409-exists wait      wait      wait      409-run wait        wait        wait        409-not-run destroy wait
-sleeping     -         | 409-exists sleeping  sleeping  wake      start   409-not-run 409-not-run 409-not-run 409-not-run destroy pass
-sleeping     wake      | 409-exists share     share     share     share   409-not-run 409-not-run 409-not-run 409-not-run destroy pass
-sleeping     start     | 409-exists share     share     share     share   409-not-run 409-not-run 409-not-run 409-not-run destroy pass
-stopped      -         | 409-exists stopped   stopped   stopped   start   409-not-run 409-not-run 409-not-run 409-not-run destroy pass
-stopped      start     | 409-exists share     share     share     share   409-not-run 409-not-run 409-not-run 409-not-run destroy pass
-failed       -         | 409-exists unhealthy unhealthy unhealthy start   409-not-run 409-not-run 409-not-run restart     destroy pass
-failing      -         | 409-exists await     await     await     start   409-not-run 409-not-run 409-not-run restart     destroy pass
-failed       start     | 409-exists share     share     share     share   409-not-run 409-not-run 409-not-run 409-not-run destroy pass
-failing      restart   | 409-exists share     share     share     share   409-not-run 409-not-run 409-not-run 409-not-run destroy pass
-destroying   destroy   | 409-exists wait      wait      wait      404     404         404         404         409-not-run 404     pass
+none         -         | provision  not_found provision not_found 404     404         404         404         404         404     404     404
+provisioning provision | 409-exists share     share     share     409-run 409-not-run 409-not-run 409-not-run 409-not-run destroy pass    409-not-run
+running      -         | 409-exists pass      pass      pass      409-run stop        sleep       rotate      409-not-run destroy pass    pass
+running      stop      | 409-exists wait      wait      wait      wait    wait        wait        wait        409-not-run destroy pass    wait
+running      sleep     | 409-exists wait      wait      wait      wait    wait        wait        wait        409-not-run destroy pass    wait
+running      rotate    | 409-exists wait      wait      wait      409-run wait        wait        wait        409-not-run destroy wait    wait
+sleeping     -         | 409-exists sleeping  sleeping  wake      start   409-not-run 409-not-run 409-not-run 409-not-run destroy pass    409-not-run
+sleeping     wake      | 409-exists share     share     share     share   409-not-run 409-not-run 409-not-run 409-not-run destroy pass    409-not-run
+sleeping     start     | 409-exists share     share     share     share   409-not-run 409-not-run 409-not-run 409-not-run destroy pass    409-not-run
+stopped      -         | 409-exists stopped   stopped   stopped   start   409-not-run 409-not-run 409-not-run 409-not-run destroy pass    409-not-run
+stopped      start     | 409-exists share     share     share     share   409-not-run 409-not-run 409-not-run 409-not-run destroy pass    409-not-run
+failed       -         | 409-exists unhealthy unhealthy unhealthy start   409-not-run 409-not-run 409-not-run restart     destroy pass    409-not-run
+failing      -         | 409-exists await     await     await     start   409-not-run 409-not-run 409-not-run restart     destroy pass    409-not-run
+failed       start     | 409-exists share     share     share     share   409-not-run 409-not-run 409-not-run 409-not-run destroy pass    409-not-run
+failing      restart   | 409-exists share     share     share     share   409-not-run 409-not-run 409-not-run 409-not-run destroy pass    409-not-run
+destroying   destroy   | 409-exists wait      wait      wait      404     404         404         404         409-not-run 404     pass    404
 ";
 
 fn view(status: &str, change: Option<Change>) -> Option<View> {

@@ -90,10 +90,10 @@ impl Fleet {
         due_in <= moment(self.settings.boot_timeout) || self.flights.at(&row.seat).is_some()
     }
 
-    /// Notes an admit of a running engine. False if the engine is just being put to sleep: then the admit has
-    /// come too late to be noted, and looks again.
+    /// Notes an admit of a running engine, or a call passed on to it. False if the engine is just being put to
+    /// sleep: then this has come too late to be noted, and looks again.
     fn passes(&self, job: &Job, row: &EngineRow) -> bool {
-        if !matches!(job.trigger, Trigger::Admit { .. }) {
+        if !matches!(job.trigger, Trigger::Admit { .. } | Trigger::Reach) {
             return true;
         }
         self.supervision.admitted(row.engine_id, self.moment(), self.now());
@@ -259,7 +259,8 @@ fn conclude(job: &Job, change: Change, outcome: Outcome) -> Result<Round, FleetE
             | Trigger::Rotate
             | Trigger::Sleep { .. }
             | Trigger::Restart
-            | Trigger::Destroy => Err(FleetError::EngineNotFound),
+            | Trigger::Destroy
+            | Trigger::Reach => Err(FleetError::EngineNotFound),
         },
     }
 }

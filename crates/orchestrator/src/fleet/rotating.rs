@@ -91,6 +91,7 @@ impl Fleet {
                 Ok(Resolved::Old)
             }
             Takes::Neither => {
+                self.backend.kill(row.engine_id).await?;
                 self.fail(row, "the engine takes neither its key nor the new one", "health").await?;
                 Ok(Resolved::Failed)
             }

@@ -8,7 +8,7 @@ use utoipa::{Modify, OpenApi};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::{App, engines, health, products};
+use super::{App, engines, health, products, proxy};
 
 /// Where the document is served.
 pub(super) const PATH: &str = "/openapi.json";
@@ -59,6 +59,7 @@ pub(super) fn when_ready() -> OpenApiRouter<App> {
         .routes(routes!(engines::stop))
         .routes(routes!(engines::rotate_key))
         .routes(routes!(engines::explain))
+        .routes(routes!(proxy::proxy))
         .routes(routes!(engines::get, engines::destroy))
         .routes(routes!(engines::list))
 }

@@ -88,7 +88,9 @@ impl Registry {
         }
         let mut lock = database.as_os_str().to_owned();
         lock.push(".lock");
-        let lock = FileLock::take(Path::new(&lock), now)?;
+        // It waits for a second where another holds it, and a standby asks again and again.
+        let taken = tokio::task::spawn_blocking(move || FileLock::take(Path::new(&lock), now)).await;
+        let lock = taken.map_err(|error| OpenRegistryError::Folder(io::Error::other(error)))??;
         create_private(&database).map_err(OpenRegistryError::Folder)?;
         let options: AnyConnectOptions = url(&database).parse()?;
         // Before any pool: a pool tries again and again what can never succeed, and forgets why it failed.

@@ -114,6 +114,20 @@ impl TestApp {
         }
     }
 
+    /// Lets time pass in steps until `condition` holds. It is looked at after each step: no state that lasts
+    /// longer than one is missed.
+    pub(crate) async fn step_until(&self, step: Duration, condition: impl AsyncFn() -> bool) {
+        let held = async {
+            while !condition().await {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+                if self.orchestrator.fleet().is_quiet() {
+                    self.clock.advance(step);
+                }
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(30), held).await.expect("the condition never held");
+    }
+
     /// Waits until `condition` holds.
     pub(crate) async fn until(&self, condition: impl Fn() -> bool) {
         let held = async {

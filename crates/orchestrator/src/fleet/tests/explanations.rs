@@ -51,12 +51,7 @@ async fn lesson_o06_every_engine_says_why_it_is_awake_and_when_it_will_sleep() {
     assert_eq!(stopped["last_transition"]["reason"], "requested");
     product.start("ann").await;
     app.backend.crash(engine_id);
-    let failed = async {
-        while explain(&product).await["status"] != "failed" {
-            tokio::time::sleep(Duration::from_millis(3)).await;
-        }
-    };
-    app.while_time_passes(STEP, failed).await;
+    app.step_until(STEP, async || explain(&product).await["status"] == "failed").await;
     let failed = explain(&product).await;
     assert_eq!(failed["next_action"]["action"], "restart");
     assert_eq!(failed["restart_attempt"], json!({"n": 0, "max": 8}));

@@ -56,12 +56,7 @@ async fn lesson_o16_an_old_key_never_comes_back() {
     let product = Caller { app: &app, key: key_of_product };
     assert_eq!(key(&product.get("ann").await), new);
     app.backend.crash(*app.backend.running().iter().next().unwrap());
-    let running = async {
-        while app.ledger().await.last().unwrap() != "restart failed→running crash" {
-            tokio::time::sleep(Duration::from_millis(3)).await;
-        }
-    };
-    app.while_time_passes(STEP, running).await;
+    app.step_until(STEP, async || app.ledger().await.last().unwrap() == "restart failed→running crash").await;
     assert_eq!(hashes(&app).await, (hash.clone(), hash));
 }
 

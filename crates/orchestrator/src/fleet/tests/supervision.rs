@@ -18,13 +18,8 @@ fn engine_id(answer: &(u16, Value)) -> EngineId {
 
 /// Lets time pass until the engine of ann is in this state.
 async fn until_it_is(product: &Caller<'_>, status: &str) {
-    let reached = async {
-        while short(product.get("ann").await) != format!("200 {status}") {
-            tokio::time::sleep(Duration::from_millis(3)).await;
-        }
-    };
-    let reached = product.app.while_time_passes(STEP, reached);
-    tokio::time::timeout(Duration::from_secs(20), reached).await.expect("it never is");
+    let is = async || short(product.get("ann").await) == format!("200 {status}");
+    product.app.step_until(STEP, is).await;
 }
 
 /// Lets so much time pass.

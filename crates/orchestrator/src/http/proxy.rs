@@ -1,0 +1,195 @@
+//! Calls passed on to an engine: the product's backend needs neither the engine's address nor its key.
+
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::extract::{Request, State};
+use axum::http::uri::Uri;
+use axum::http::{HeaderMap, HeaderName, HeaderValue, header};
+use axum::response::Response;
+use contract::engine::ENGINE_KEY_HEADER;
+use contract::orchestrator::{ADMIN_KEY_HEADER, PLATFORM_KEY_HEADER};
+use contract::{EngineKey, ErrorBody, ErrorCode, UserId};
+use service::http::{ApiError, Path};
+
+use super::auth::Caller;
+use super::error::answer;
+use crate::fleet::Fleet;
+
+/// How long an engine may take to accept a connection.
+const CONNECT: Duration = Duration::from_secs(5);
+/// How long it may take to begin its answer. How long the answer takes is the caller's affair.
+const ANSWER: Duration = Duration::from_secs(100);
+
+/// What concerns one connection only (RFC 9110, 7.6.1), and so is not passed on.
+const OF_THE_CONNECTION: [HeaderName; 8] = [
+    header::CONNECTION,
+    HeaderName::from_static("keep-alive"),
+    header::PROXY_AUTHENTICATE,
+    header::PROXY_AUTHORIZATION,
+    header::TE,
+    header::TRAILER,
+    header::TRANSFER_ENCODING,
+    header::UPGRADE,
+];
+
+/// What carries calls to engines; made when the first one comes.
+#[derive(Clone, Default)]
+pub(super) struct Carrier(Arc<OnceLock<reqwest::Client>>);
+
+impl Carrier {
+    /// A client that keeps no connection: an engine may be gone at the next call.
+    fn client(&self) -> Result<&reqwest::Client, reqwest::Error> {
+        if let Some(client) = self.0.get() {
+            return Ok(client);
+        }
+        let client = reqwest::Client::builder()
+            .no_proxy()
+            .redirect(reqwest::redirect::Policy::none())
+            .pool_max_idle_per_host(0)
+            .connect_timeout(CONNECT)
+            .build()?;
+        Ok(self.0.get_or_init(|| client))
+    }
+}
+
+/// Passes a call on to the user's engine, and its answer back; both are streamed. The engine's key is added, its
+/// own limits hold, and its answers come as they are. Counts as activity.
+#[utoipa::path(
+    method(get, post, put, patch, delete), path = "/engines/{user_id}/proxy/{*path}", tag = "engines",
+    security(("platform_key" = [])),
+    params(
+        ("user_id" = UserId, Path, description = "The product's user"),
+        ("path" = String, Path, description = "The engine's path"),
+    ),
+    responses(
+        (status = 200, description = "Whatever the engine answers, errors too"),
+        (status = 400, description = "`INVALID_REQUEST`", body = ErrorBody),
+        (status = 401, description = "`INVALID_PLATFORM_KEY`", body = ErrorBody),
+        (status = 404, description = "`ENGINE_NOT_FOUND`", body = ErrorBody),
+        (status = 409, description = "`ENGINE_NOT_RUNNING`", body = ErrorBody),
+        (status = 500, description = "`INTERNAL_ERROR`", body = ErrorBody),
+        (status = 502, description = "`BACKEND_ERROR`: the engine does not answer", body = ErrorBody),
+        (status = 503, description = "`STARTING_UP`", body = ErrorBody),
+    ),
+)]
+pub(super) async fn proxy(
+    Caller(product): Caller,
+    State(fleet): State<Arc<Fleet>>,
+    State(carrier): State<Carrier>,
+    Path(path): Path<(UserId, String)>,
+    request: Request,
+) -> Result<Response, ApiError> {
+    let (user_id, _) = path;
+    let target = target(request.uri()).ok_or_else(unreadable_path)?;
+    let (url, key) = fleet.reach(&product, user_id).await.map_err(answer)?;
+    let (parts, body) = request.into_parts();
+    let client = carrier.client().map_err(|error| {
+        let error: &dyn std::error::Error = &error;
+        tracing::error!(error, "No HTTP client could be made.");
+        ApiError::internal()
+    })?;
+    let outgoing = client
+        .request(parts.method, format!("{url}{target}"))
+        .headers(passed_on(&parts.headers, &key).ok_or_else(ApiError::internal)?)
+        .body(reqwest::Body::wrap_stream(body.into_data_stream()));
+    let answered = tokio::time::timeout(ANSWER, outgoing.send()).await;
+    let incoming = match answered {
+        Ok(Ok(incoming)) => incoming,
+        Ok(Err(error)) => {
+            let error: &dyn std::error::Error = &error.without_url();
+            tracing::warn!(error, "A call could not be passed on to an engine.");
+            return Err(ApiError::new(ErrorCode::BackendError, "the engine did not answer this call"));
+        }
+        Err(_) => return Err(ApiError::new(ErrorCode::BackendError, "the engine did not answer in time")),
+    };
+    let (status, headers) = (incoming.status(), without_connection(incoming.headers()));
+    let mut response = Response::new(Body::from_stream(incoming.bytes_stream()));
+    *response.status_mut() = status;
+    *response.headers_mut() = headers;
+    Ok(response)
+}
+
+fn unreadable_path() -> ApiError {
+    ApiError::new(ErrorCode::InvalidRequest, "the path must be /engines/{user_id}/proxy/{path of the engine}")
+}
+
+/// The engine's path and query as the caller wrote them: what is escaped stays escaped.
+fn target(uri: &Uri) -> Option<String> {
+    // "", "engines", the user, "proxy", the rest.
+    let rest = uri.path().splitn(5, '/').nth(4)?;
+    Some(match uri.query() {
+        Some(query) => format!("/{rest}?{query}"),
+        None => format!("/{rest}"),
+    })
+}
+
+/// The caller's headers, with the engine's key in place of their own.
+fn passed_on(headers: &HeaderMap, key: &EngineKey) -> Option<HeaderMap> {
+    let mut passed = without_connection(headers);
+    for own in [PLATFORM_KEY_HEADER, ADMIN_KEY_HEADER, ENGINE_KEY_HEADER, header::HOST.as_str()] {
+        passed.remove(own);
+    }
+    let mut value = HeaderValue::from_str(key.expose()).ok()?;
+    value.set_sensitive(true);
+    passed.insert(HeaderName::from_static(ENGINE_KEY_HEADER), value);
+    Some(passed)
+}
+
+/// All headers but those of the connection that they came by.
+fn without_connection(headers: &HeaderMap) -> HeaderMap {
+    let named = headers.get_all(header::CONNECTION).iter().filter_map(|value| value.to_str().ok());
+    let named: Vec<HeaderName> =
+        named.flat_map(|names| names.split(',')).filter_map(|name| name.trim().parse().ok()).collect();
+    let mut kept = headers.clone();
+    for name in OF_THE_CONNECTION.iter().chain(&named) {
+        kept.remove(name);
+    }
+    kept
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_is_passed_on_as_it_was_written() {
+        for (uri, expected) in [
+            (
+                "/engines/ann/proxy/execute/replay?task_id=a%2Fb&after=",
+                Some("/execute/replay?task_id=a%2Fb&after="),
+            ),
+            ("/engines/a%2Fproxy%2Fb/proxy/%70roxy//x/", Some("/%70roxy//x/")),
+            ("/engines/ann/proxy/", Some("/")),
+            ("/engines/ann/proxy", None),
+        ] {
+            assert_eq!(target(&uri.parse().unwrap()).as_deref(), expected, "{uri}");
+        }
+    }
+
+    #[test]
+    fn keys_and_what_is_of_the_connection_are_not_passed_on() {
+        let mut headers = HeaderMap::new();
+        for (name, value) in [
+            ("x-platform-key", "pk"),
+            ("x-admin-key", "open sesame"),
+            ("x-engine-key", "another's"),
+            ("host", "here"),
+            ("connection", "close, X-Secret"),
+            ("x-secret", "1"),
+            ("te", "trailers"),
+            ("accept", "text/event-stream"),
+            ("last-event-id", "7"),
+        ] {
+            headers.insert(name.parse::<HeaderName>().unwrap(), HeaderValue::from_static(value));
+        }
+        let key = EngineKey::generate().unwrap();
+        let passed = passed_on(&headers, &key).unwrap();
+        let mut names: Vec<_> = passed.keys().map(HeaderName::as_str).collect();
+        names.sort_unstable();
+        assert_eq!(names, ["accept", "last-event-id", "x-engine-key"]);
+        assert_eq!(passed["x-engine-key"], key.expose());
+        assert!(!format!("{passed:?}").contains(key.expose()));
+    }
+}
