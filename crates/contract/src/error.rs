@@ -31,6 +31,8 @@ pub enum ErrorCode {
     MessageNotFound,
     /// Nothing waits for a person on this task, or not what was answered.
     HitlNotPending,
+    /// `POST /rpc` knows no such method or operation.
+    MethodNotFound,
     /// The path exists, the method does not; `Allow` lists those that do.
     MethodNotAllowed,
     /// The slug is in use.
@@ -61,6 +63,8 @@ pub enum ErrorCode {
     CapacityExhausted,
     /// The service is stopping.
     ShuttingDown,
+    /// The engine is about to be put to sleep. Retry by way of admit, which wakes it.
+    Quiesced,
     /// Too many turns at once.
     Overloaded,
     /// The engine was not healthy within the boot timeout. Do not retry.
@@ -80,7 +84,8 @@ impl ErrorCode {
             | Self::TaskNotFound
             | Self::TaskNotRunning
             | Self::MessageNotFound
-            | Self::HitlNotPending => 404,
+            | Self::HitlNotPending
+            | Self::MethodNotFound => 404,
             Self::MethodNotAllowed => 405,
             Self::ProductSlugExists
             | Self::EngineAlreadyExists
@@ -95,6 +100,7 @@ impl ErrorCode {
             | Self::PortExhaustion
             | Self::CapacityExhausted
             | Self::ShuttingDown
+            | Self::Quiesced
             | Self::Overloaded => 503,
             Self::BootTimeout => 504,
         }

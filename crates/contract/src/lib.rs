@@ -12,6 +12,7 @@ pub mod ids;
 pub mod image;
 pub mod keys;
 pub mod orchestrator;
+pub mod rpc;
 pub mod text;
 pub mod time;
 pub mod wire;

@@ -2,6 +2,7 @@
 
 mod branch;
 mod calls;
+mod control;
 mod ending;
 mod error;
 mod keeper;
@@ -166,6 +167,7 @@ impl Agent {
         if self.stopping.is_cancelled() {
             return Err(AgentError::Stopping);
         }
+        turns.admit(self.means.clock.monotonic())?;
         if self.channels.waiting_bytes() > MAX_WAITING_BYTES {
             return Err(AgentError::TooMuchWaiting);
         }
@@ -179,7 +181,7 @@ impl Agent {
         let after = recorder.last_ts();
         let reader = channel.read(after, Follow::Turn(turn_id));
         let (registration, inbox) =
-            self.running.register(&mut turns, &order.task_id, turn_id, order.request.clone(), after);
+            self.running.register(&mut turns, &recorder, order.request.clone(), after);
         Ok(Claim::Begins(Claimed { recorder, registration, inbox, reader }))
     }
 
@@ -275,7 +277,10 @@ impl Agent {
         let task_id = respond.task_id.clone();
         let response = Response::to(self.brain.pending_of(&task_id)?, respond);
         let outcome = match response {
-            Ok(response) => self.tell(&task_id, |reply| Command::Respond(response, reply)).await,
+            Ok(response) => {
+                let now = self.means.clock.monotonic();
+                self.reached(&task_id, self.running.answer(&task_id, response, now).await)
+            }
             Err(error) => Err(error),
         };
         match outcome {
@@ -290,7 +295,12 @@ impl Agent {
         task_id: &TaskId,
         command: impl FnOnce(running::Reply<T>) -> Command,
     ) -> Result<T, AgentError> {
-        match self.running.tell(task_id, command).await {
+        self.reached(task_id, self.running.tell(task_id, command).await)
+    }
+
+    /// The outcome of what the turn of a task was told, and why there was none to tell.
+    fn reached<T>(&self, task_id: &TaskId, outcome: Result<T, AgentError>) -> Result<T, AgentError> {
+        match outcome {
             Err(AgentError::NotRunning) if self.brain.task(task_id)?.is_none() => {
                 Err(AgentError::UnknownTask)
             }
@@ -320,8 +330,7 @@ impl Agent {
             };
             let (registration, inbox) = self.running.register(
                 &mut self.running.turns(),
-                &turn.task_id,
-                turn.turn_id,
+                &recorder,
                 turn.request.clone(),
                 turn.opened_ts - 1,
             );
@@ -376,6 +385,9 @@ async fn until(over: CancellationToken, work: impl Future<Output = ()>) {
     }
 }
 
+#[cfg(test)]
+#[path = "agent/control_tests.rs"]
+mod control_tests;
 #[cfg(test)]
 #[path = "agent/provider_tests.rs"]
 mod provider_tests;

@@ -284,6 +284,16 @@ impl Brain {
         self.read_long(read::task_count)
     }
 
+    /// How many requests wait for a person.
+    pub fn pending_count(&self) -> Result<u64, rusqlite::Error> {
+        self.read(read::pending_count)
+    }
+
+    /// When a task last got a message, or a turn of it began or ended.
+    pub fn last_change(&self) -> Result<Option<Timestamp>, rusqlite::Error> {
+        self.read(read::last_change)
+    }
+
     /// What waits for a person, oldest first. Blocks.
     pub fn pending(&self) -> Result<Vec<PendingRequest>, rusqlite::Error> {
         self.read_long(read::pending)

@@ -12,10 +12,10 @@ mod record;
 mod ring;
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use contract::TaskId;
+use contract::{TaskId, Timestamp};
 use service::clock::Clock;
 
 pub use outbox::{Busy, Recorder, TaskChannel};
@@ -33,6 +33,8 @@ pub struct Channels {
     open: Arc<Mutex<OpenChannels>>,
     /// The text that waits for the writer in all channels together.
     waiting_bytes: Arc<AtomicUsize>,
+    /// When an event was last published, in Unix milliseconds; 0 where none was.
+    active_at: Arc<AtomicI64>,
 }
 
 type OpenChannels = HashMap<TaskId, Weak<TaskChannel>>;
@@ -43,7 +45,8 @@ const SWEEP_ABOVE: usize = 64;
 impl Channels {
     /// No channel yet.
     pub fn new(brain: Brain, clock: Arc<dyn Clock>) -> Self {
-        Self { brain, clock, open: Arc::default(), waiting_bytes: Arc::default() }
+        let (waiting_bytes, active_at) = (Arc::default(), Arc::default());
+        Self { brain, clock, open: Arc::default(), waiting_bytes, active_at }
     }
 
     /// The channel of a task, which need not exist yet.
@@ -68,6 +71,12 @@ impl Channels {
     /// How many bytes of text wait for the writer.
     pub fn waiting_bytes(&self) -> usize {
         self.waiting_bytes.load(Ordering::Relaxed)
+    }
+
+    /// When an event was last published since the engine started.
+    pub fn active_at(&self) -> Option<Timestamp> {
+        let at = self.active_at.load(Ordering::Relaxed);
+        (at != 0).then(|| Timestamp::from_unix_ms(at))
     }
 
     /// How many channels are in use.
@@ -96,8 +105,8 @@ impl Channels {
             open.retain(|_, channel| channel.strong_count() > 0);
         }
         let (brain, clock) = (self.brain.clone(), Arc::clone(&self.clock));
-        let waiting = Arc::clone(&self.waiting_bytes);
-        let channel = TaskChannel::new(brain, clock, task_id.clone(), entry, waiting);
+        let (waiting, active_at) = (Arc::clone(&self.waiting_bytes), Arc::clone(&self.active_at));
+        let channel = TaskChannel::new(brain, clock, task_id.clone(), entry, waiting, active_at);
         open.insert(task_id.clone(), Arc::downgrade(&channel));
         channel
     }

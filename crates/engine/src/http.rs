@@ -5,6 +5,7 @@ mod error;
 mod execute;
 mod health;
 mod hitl;
+mod rpc;
 mod steering;
 mod tasks;
 
@@ -23,7 +24,7 @@ use utoipa_axum::routes;
 use crate::agent::Agent;
 use crate::brain::Brain;
 use crate::models::Gateway;
-use auth::Authenticated;
+use auth::{Authenticated, Lock};
 
 /// The largest body taken.
 const MAX_BODY: usize = 32 * 1024 * 1024;
@@ -36,7 +37,7 @@ struct Shared {
     agent: Arc<Agent>,
     brain: Brain,
     gateway: Arc<Gateway>,
-    key_hash: KeyHash,
+    lock: Lock,
     clock: Arc<dyn Clock>,
     started: Duration,
 }
@@ -51,7 +52,8 @@ impl State {
         clock: Arc<dyn Clock>,
     ) -> Self {
         let started = clock.monotonic();
-        Self(Arc::new(Shared { agent, brain, gateway, key_hash, clock, started }))
+        let lock = Lock::new(key_hash);
+        Self(Arc::new(Shared { agent, brain, gateway, lock, clock, started }))
     }
 }
 
@@ -85,6 +87,7 @@ fn routes() -> OpenApiRouter<State> {
         .routes(routes!(hitl::pending))
         .routes(routes!(hitl::grants))
         .routes(routes!(hitl::revoke))
+        .routes(routes!(rpc::rpc))
         .routes(routes!(openapi))
 }
 
@@ -111,6 +114,9 @@ async fn openapi(_: Authenticated) -> axum::Json<OpenApi> {
 #[cfg(test)]
 #[path = "http/app.rs"]
 pub(crate) mod app;
+#[cfg(test)]
+#[path = "http/rpc_tests.rs"]
+mod rpc_tests;
 #[cfg(test)]
 #[path = "http/stream_tests.rs"]
 mod stream_tests;

@@ -5,5 +5,5 @@ mod extract;
 mod layers;
 
 pub use error::ApiError;
-pub use extract::{Json, Path, Query};
+pub use extract::{Json, Path, Query, fields};
 pub use layers::finish;

@@ -34,6 +34,9 @@ pub enum AgentError {
     /// The engine is stopping.
     #[error("the engine is stopping")]
     Stopping,
+    /// The engine is about to be put to sleep.
+    #[error("the engine is about to be put to sleep; ask for admission again, which wakes it")]
+    Quiesced,
     /// The brain could not be read.
     #[error("the brain could not be read")]
     Read(#[from] rusqlite::Error),

@@ -155,6 +155,7 @@ impl Life {
     pub(super) fn rest(mut self) -> Resting {
         self.place = None;
         self.recorder.forget_published();
+        self.registration.rest();
         Resting { life: self }
     }
 }
@@ -173,6 +174,8 @@ impl Resting {
             },
             () = clock.sleep(patience) => None,
         };
+        // Before the command is let go of: an answer on its way counts as work, and so does what it leads to.
+        self.life.registration.work();
         let mut run = match self.life.load().await {
             Ok(run) => run,
             Err(stranded) => return State::Stranded(stranded),

@@ -143,7 +143,7 @@ impl TurnRun {
                 let committed = self.commit(Step::Steered { message_id, message }, Vec::new()).await;
                 answer(reply, message_id, committed)
             }
-            Command::Respond(response, reply) => self.respond(response, reply).await,
+            Command::Respond(response, reply, _at_work) => self.respond(response, reply).await,
         }
     }
 

@@ -2,9 +2,14 @@
 //!
 //! A turn is one task that owns its journal. Whatever is to happen to it from outside is a command that it takes
 //! when it next waits for something, so that all of it has one order.
+//!
+//! Whether turns are at work is known here, under the lock by which they begin, so that the engine can be quiesced
+//! in one step.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use contract::{HitlId, MessageId, TaskId, TurnId};
 use tokio::sync::{mpsc, oneshot, watch};
@@ -12,9 +17,12 @@ use tokio::sync::{mpsc, oneshot, watch};
 use super::AgentError;
 use super::people::Response;
 use crate::brain::{RequestName, WriteError};
+use crate::channel::{Recorder, TaskChannel};
 
 /// How many commands may wait for a turn. Each is one person's doing.
 const COMMANDS: usize = 32;
+/// How long the engine stays quiesced, unless that is lifted. Whoever asked for it has stopped the engine by then.
+const QUIESCED: Duration = Duration::from_mins(1);
 
 /// What a running turn can be told.
 pub(super) enum Command {
@@ -22,8 +30,8 @@ pub(super) enum Command {
     Cancel(Reply<TurnId>),
     /// Something from the user, for the model.
     Steer(String, Reply<MessageId>),
-    /// A person's answer.
-    Respond(Response, Reply<HitlId>),
+    /// A person's answer. On its way it counts as work, since the turn goes on by it.
+    Respond(Response, Reply<HitlId>, AtWork),
 }
 
 impl Command {
@@ -35,7 +43,7 @@ impl Command {
         match self {
             Self::Cancel(reply) => drop(reply.send(Err(unwritable()))),
             Self::Steer(_, reply) => drop(reply.send(Err(unwritable()))),
-            Self::Respond(_, reply) => drop(reply.send(Err(unwritable()))),
+            Self::Respond(_, reply, _) => drop(reply.send(Err(unwritable()))),
         }
     }
 }
@@ -47,7 +55,6 @@ pub(super) type Reply<T> = oneshot::Sender<Result<T, AgentError>>;
 pub(super) type Inbox = mpsc::Receiver<Command>;
 
 /// How to reach a turn.
-#[derive(Clone)]
 pub(super) struct Handle {
     /// The turn.
     pub(super) turn_id: TurnId,
@@ -57,15 +64,87 @@ pub(super) struct Handle {
     pub(super) after: i64,
     /// Whether it is open. Closed before that, it never will be.
     pub(super) opened: watch::Receiver<bool>,
+    channel: Arc<TaskChannel>,
+    work: Work,
     commands: mpsc::Sender<Command>,
+}
+
+/// For how many reasons a turn counts as one at work.
+type Work = Arc<AtomicUsize>;
+
+/// A reason to count a turn as one at work, for as long as it is held.
+pub(super) struct AtWork(Work);
+
+impl AtWork {
+    fn of(work: &Work) -> Self {
+        work.fetch_add(1, Ordering::AcqRel);
+        Self(Arc::clone(work))
+    }
+}
+
+impl Drop for AtWork {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
+    }
 }
 
 /// See the module.
 #[derive(Clone, Default)]
-pub(super) struct Running(Arc<Mutex<HashMap<TaskId, Handle>>>);
+pub(super) struct Running(Arc<Mutex<Table>>);
+
+/// The turns, by their tasks.
+#[derive(Default)]
+pub(super) struct Table {
+    turns: HashMap<TaskId, Handle>,
+    /// Until when, by the monotonic clock, no turn may begin or go on.
+    quiesced_until: Option<Duration>,
+}
 
 /// The turns, held still: while one looks nobody begins or ends a turn.
-pub(super) type Turns<'a> = MutexGuard<'a, HashMap<TaskId, Handle>>;
+pub(super) type Turns<'a> = MutexGuard<'a, Table>;
+
+impl Table {
+    /// The turn of a task.
+    pub(super) fn get(&self, task_id: &TaskId) -> Option<&Handle> {
+        self.turns.get(task_id)
+    }
+
+    /// How many turns there are, at work or not.
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.turns.len()
+    }
+
+    /// How many turns are at work: not those that wait for a person, nor those whose end clients have seen.
+    pub(super) fn at_work(&self) -> usize {
+        let at_work = |handle: &&Handle| {
+            handle.work.load(Ordering::Acquire) > 0 && handle.channel.is_held_by(handle.turn_id)
+        };
+        self.turns.values().filter(at_work).count()
+    }
+
+    /// From `now` on no turn begins or goes on, unless one is at work; whether that is so.
+    pub(super) fn quiesce(&mut self, now: Duration) -> bool {
+        let idle = self.at_work() == 0;
+        if idle {
+            self.quiesced_until = Some(now.saturating_add(QUIESCED));
+        }
+        idle
+    }
+
+    /// Turns may begin and go on.
+    pub(super) fn lift(&mut self) {
+        self.quiesced_until = None;
+    }
+
+    /// Whether a turn may begin or go on.
+    pub(super) fn admit(&self, now: Duration) -> Result<(), AgentError> {
+        match self.quiesced_until {
+            Some(until) if now < until => Err(AgentError::Quiesced),
+            _ => Ok(()),
+        }
+    }
+}
 
 /// A turn's place among those that run. Dropped, it is free.
 pub(super) struct Registration {
@@ -73,12 +152,26 @@ pub(super) struct Registration {
     task_id: TaskId,
     turn_id: TurnId,
     opened: watch::Sender<bool>,
+    work: Work,
+    /// Held while the turn does not wait for a person.
+    at_work: Option<AtWork>,
 }
 
 impl Registration {
     /// The turn is on record: who asked for the same one may join it.
     pub(super) fn opened(&self) {
         self.opened.send_replace(true);
+    }
+
+    /// The turn waits for a person.
+    pub(super) fn rest(&mut self) {
+        self.at_work = None;
+    }
+
+    /// The turn does something, if only to end.
+    pub(super) fn work(&mut self) {
+        let work = &self.work;
+        self.at_work.get_or_insert_with(|| AtWork::of(work));
     }
 }
 
@@ -88,19 +181,24 @@ impl Running {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A turn begins. The caller holds its task's channel, so there is no other one.
+    /// The turn of `recorder` begins, or goes on after a restart: it is at work.
     pub(super) fn register(
         &self,
         turns: &mut Turns<'_>,
-        task_id: &TaskId,
-        turn_id: TurnId,
+        recorder: &Recorder,
         request: Option<RequestName>,
         after: i64,
     ) -> (Registration, Inbox) {
+        let (channel, turn_id) = (Arc::clone(recorder.channel()), recorder.turn_id());
+        let task_id = channel.task_id().clone();
         let (commands, inbox) = mpsc::channel(COMMANDS);
         let (opened, receiver) = watch::channel(false);
-        turns.insert(task_id.clone(), Handle { turn_id, request, after, opened: receiver, commands });
-        (Registration { running: self.clone(), task_id: task_id.clone(), turn_id, opened }, inbox)
+        let work = Work::default();
+        let at_work = Some(AtWork::of(&work));
+        let handle =
+            Handle { turn_id, request, after, opened: receiver, channel, work: Arc::clone(&work), commands };
+        turns.turns.insert(task_id.clone(), handle);
+        (Registration { running: self.clone(), task_id, turn_id, opened, work, at_work }, inbox)
     }
 
     /// Tells the turn of `task_id` something, and waits for the outcome.
@@ -109,11 +207,41 @@ impl Running {
         task_id: &TaskId,
         command: impl FnOnce(Reply<T>) -> Command,
     ) -> Result<T, AgentError> {
-        let handle = self.turns().get(task_id).cloned().ok_or(AgentError::NotRunning)?;
-        let (reply, outcome) = oneshot::channel();
-        handle.commands.send(command(reply)).await.map_err(|_| AgentError::NotRunning)?;
-        outcome.await.unwrap_or(Err(AgentError::NotRunning))
+        let commands = self.turns().get(task_id).ok_or(AgentError::NotRunning)?.commands.clone();
+        hand_over(commands, command).await
     }
+
+    /// Hands the turn of `task_id` a person's answer, and waits for the outcome. From `now` on the turn is at work.
+    pub(super) async fn answer(
+        &self,
+        task_id: &TaskId,
+        response: Response,
+        now: Duration,
+    ) -> Result<HitlId, AgentError> {
+        let (commands, at_work) = self.going_on(task_id, now)?;
+        hand_over(commands, |reply| Command::Respond(response, reply, at_work)).await
+    }
+
+    /// The way to a turn that goes on, and the reason to count it as one at work.
+    fn going_on(
+        &self,
+        task_id: &TaskId,
+        now: Duration,
+    ) -> Result<(mpsc::Sender<Command>, AtWork), AgentError> {
+        let turns = self.turns();
+        let handle = turns.get(task_id).ok_or(AgentError::NotRunning)?;
+        turns.admit(now)?;
+        Ok((handle.commands.clone(), AtWork::of(&handle.work)))
+    }
+}
+
+async fn hand_over<T>(
+    commands: mpsc::Sender<Command>,
+    command: impl FnOnce(Reply<T>) -> Command,
+) -> Result<T, AgentError> {
+    let (reply, outcome) = oneshot::channel();
+    commands.send(command(reply)).await.map_err(|_| AgentError::NotRunning)?;
+    outcome.await.unwrap_or(Err(AgentError::NotRunning))
 }
 
 impl Drop for Registration {
@@ -121,7 +249,11 @@ impl Drop for Registration {
         let mut turns = self.running.turns();
         // The next turn of the task may have begun as soon as this one's end was published.
         if turns.get(&self.task_id).is_some_and(|handle| handle.turn_id == self.turn_id) {
-            turns.remove(&self.task_id);
+            turns.turns.remove(&self.task_id);
         }
     }
 }
+
+#[cfg(test)]
+#[path = "running_tests.rs"]
+mod tests;

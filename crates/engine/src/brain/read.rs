@@ -260,6 +260,17 @@ pub(super) fn pending(reader: &Connection) -> Result<Vec<PendingRequest>, Error>
     rows.collect()
 }
 
+pub(super) fn pending_count(reader: &Connection) -> Result<u64, Error> {
+    let count: i64 = reader.query_row("SELECT COUNT(*) FROM pending", [], |row| row.get(0))?;
+    Ok(u64::try_from(count).unwrap_or(0))
+}
+
+/// When a task changed last.
+pub(super) fn last_change(reader: &Connection) -> Result<Option<Timestamp>, Error> {
+    let at: Option<i64> = reader.query_row("SELECT MAX(updated_at) FROM tasks", [], |row| row.get(0))?;
+    Ok(at.map(Timestamp::from_unix_ms))
+}
+
 pub(super) fn pending_of(reader: &Connection, task_id: &TaskId) -> Result<Option<HitlId>, Error> {
     let mut query =
         reader.prepare_cached("SELECT request_id FROM pending JOIN tasks USING (task) WHERE task_id = ?1")?;

@@ -1,7 +1,7 @@
 //! The writing end of a task's channel.
 
 use std::ops::Range;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
@@ -38,6 +38,8 @@ pub struct TaskChannel {
     progress: watch::Sender<Progress>,
     /// The text that waits in all channels together.
     waiting_bytes: Arc<AtomicUsize>,
+    /// When an event of any channel was last published.
+    active_at: Arc<AtomicI64>,
 }
 
 /// What readers wait on.
@@ -95,6 +97,7 @@ impl TaskChannel {
         task_id: TaskId,
         entry: Option<TaskEntry>,
         waiting_bytes: Arc<AtomicUsize>,
+        active_at: Arc<AtomicI64>,
     ) -> Arc<Self> {
         let exists = entry.is_some();
         let entry = entry.unwrap_or_else(|| TaskEntry { row: brain.reserve_task(), last_ts: 0 });
@@ -117,6 +120,7 @@ impl TaskChannel {
             in_flight: Mutex::default(),
             progress: watch::Sender::new(Progress { ts: entry.last_ts, running: None }),
             waiting_bytes,
+            active_at,
         })
     }
 
@@ -144,6 +148,11 @@ impl TaskChannel {
         }
         self.state().broken = None;
         Ok(Recorder { channel: Arc::clone(self), turn_id })
+    }
+
+    /// Whether `turn_id` holds the channel: it has begun, and its end is not published.
+    pub fn is_held_by(&self, turn_id: TurnId) -> bool {
+        self.progress.borrow().running == Some(turn_id)
     }
 
     /// Reads the events after `after`.
@@ -382,6 +391,9 @@ impl Batch for TaskChannel {
             Err(_) => Vec::new(),
         };
         let last = frames.last().map(|frame| (frame.ts, frame.ends_turn));
+        if last.is_some() {
+            self.active_at.fetch_max(self.clock.now().unix_ms(), Ordering::Relaxed);
+        }
         {
             let mut state = self.state();
             match result {

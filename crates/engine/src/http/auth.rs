@@ -1,26 +1,55 @@
 //! The engine key.
 
+use std::sync::{PoisonError, RwLock};
+
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
-use contract::ErrorCode;
 use contract::engine::ENGINE_KEY_HEADER;
+use contract::{ErrorCode, KeyHash};
 use service::http::ApiError;
 
 use super::State;
 
-/// A caller who holds the key. The first argument of every handler but health's.
-pub(super) struct Authenticated;
+/// What the key must fit. It can be changed while the engine runs; a start puts back what the environment says.
+pub(super) struct Lock(RwLock<KeyHash>);
+
+impl Lock {
+    pub(super) const fn new(hash: KeyHash) -> Self {
+        Self(RwLock::new(hash))
+    }
+
+    /// Has `caller` change what the key must fit. From then on the caller's own key opens nothing.
+    ///
+    /// # Errors
+    /// Another caller has changed it meanwhile: who holds an old key cannot turn that back.
+    pub(super) fn change(&self, caller: &Authenticated, hash: KeyHash) -> Result<(), ApiError> {
+        let mut current = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        if *current != caller.0 {
+            return Err(refusal());
+        }
+        *current = hash;
+        Ok(())
+    }
+
+    fn hash(&self) -> KeyHash {
+        *self.0.read().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A caller who holds the key, of which this is the hash. The first argument of every handler but health's.
+pub(super) struct Authenticated(pub(super) KeyHash);
 
 impl FromRequestParts<State> for Authenticated {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, state: &State) -> Result<Self, ApiError> {
         let key = parts.headers.get(ENGINE_KEY_HEADER).and_then(|key| key.to_str().ok());
-        if key.is_some_and(|key| state.0.key_hash.matches(key)) {
-            Ok(Self)
-        } else {
-            let message = "X-Engine-Key is missing or is not this engine's key; admit returns the right one";
-            Err(ApiError::new(ErrorCode::InvalidEngineKey, message))
-        }
+        let hash = state.0.lock.hash();
+        if key.is_some_and(|key| hash.matches(key)) { Ok(Self(hash)) } else { Err(refusal()) }
     }
+}
+
+fn refusal() -> ApiError {
+    let message = "X-Engine-Key is missing or is not this engine's key; admit returns the right one";
+    ApiError::new(ErrorCode::InvalidEngineKey, message)
 }

@@ -20,6 +20,9 @@ impl From<AgentError> for ApiError {
             AgentError::Stopping => {
                 return Self::new(ErrorCode::ShuttingDown, error.to_string()).retry_after(1);
             }
+            AgentError::Quiesced => {
+                return Self::new(ErrorCode::Quiesced, error.to_string()).retry_after(1);
+            }
             AgentError::Read(_) | AgentError::Unreadable(_) | AgentError::Write(_) => {
                 tracing::error!(error = &error as &dyn std::error::Error, "A request failed.");
                 return Self::internal();

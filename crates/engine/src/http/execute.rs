@@ -30,7 +30,7 @@ const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
         (status = 409, body = ErrorBody, description = "TASK_BUSY"),
         (status = 413, body = ErrorBody, description = "PAYLOAD_TOO_LARGE"),
         (status = 500, body = ErrorBody, description = "INTERNAL_ERROR"),
-        (status = 503, body = ErrorBody, description = "SHUTTING_DOWN, OVERLOADED"),
+        (status = 503, body = ErrorBody, description = "SHUTTING_DOWN, QUIESCED, OVERLOADED"),
     ),
 )]
 pub(super) async fn execute(

@@ -20,7 +20,7 @@ use super::auth::Authenticated;
         (status = 404, body = ErrorBody, description = "HITL_NOT_PENDING"),
         (status = 413, body = ErrorBody, description = "PAYLOAD_TOO_LARGE"),
         (status = 500, body = ErrorBody, description = "INTERNAL_ERROR"),
-        (status = 503, body = ErrorBody, description = "SHUTTING_DOWN"),
+        (status = 503, body = ErrorBody, description = "SHUTTING_DOWN, QUIESCED"),
     ),
 )]
 pub(super) async fn respond(

@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 use strict_provider::{Gate, Reply, StrictProvider};
 
 use super::app::{App, KEY, events, refusal};
+use super::rpc_tests::flat;
 use super::*;
 use crate::testing::within;
 
@@ -47,11 +48,16 @@ async fn every_route_but_health_is_closed_without_the_right_key() {
                 if let Some(key) = key {
                     request = request.header("X-Engine-Key", key);
                 }
-                refusal(within(request.send()).await.unwrap(), 401, "INVALID_ENGINE_KEY").await;
+                let response = within(request.send()).await.unwrap();
+                if path == "/rpc" {
+                    flat(response, 401, "INVALID_ENGINE_KEY").await;
+                } else {
+                    refusal(response, 401, "INVALID_ENGINE_KEY").await;
+                }
             }
         }
     }
-    assert_eq!(routes, 12);
+    assert_eq!(routes, 13);
     app.stop().await;
 }
 

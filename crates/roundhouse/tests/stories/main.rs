@@ -40,6 +40,7 @@ mod orchestrator_killed;
 mod own_script;
 mod provider_failures;
 mod replay;
+mod rpc;
 mod secrets;
 mod sigterm;
 mod steer;

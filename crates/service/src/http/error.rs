@@ -38,6 +38,11 @@ impl ApiError {
     pub const fn code(&self) -> ErrorCode {
         self.code
     }
+
+    /// The code and the message, for an answer that is not in the envelope.
+    pub fn into_parts(self) -> (ErrorCode, String) {
+        (self.code, self.message)
+    }
 }
 
 impl IntoResponse for ApiError {

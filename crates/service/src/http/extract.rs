@@ -10,6 +10,7 @@ use axum::http::StatusCode;
 use axum::http::request::Parts;
 use contract::ErrorCode;
 use serde::de::DeserializeOwned;
+use serde_json::{Map, Value};
 
 use super::ApiError;
 
@@ -48,17 +49,27 @@ fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, ApiError> {
         return Err(invalid("the body must be a JSON object"));
     }
     let mut deserializer = serde_json::Deserializer::from_str(body);
-    let value = serde_path_to_error::deserialize(&mut deserializer).map_err(|error| {
-        let path = error.path().to_string();
-        // The path of a problem with the object itself, such as a missing field, is `.`.
-        if path == "." {
-            invalid(error.inner().to_string())
-        } else {
-            invalid(format!("`{path}`: {}", error.inner()))
-        }
-    })?;
+    let value = serde_path_to_error::deserialize(&mut deserializer).map_err(|error| named(&error))?;
     deserializer.end().map_err(|error| invalid(format!("the body must be one JSON object: {error}")))?;
     Ok(value)
+}
+
+/// Reads a `T` from the fields of an object that came in a body.
+///
+/// # Errors
+/// A refusal as [`Json`] gives it.
+pub fn fields<T: DeserializeOwned>(object: Map<String, Value>) -> Result<T, ApiError> {
+    serde_path_to_error::deserialize(Value::Object(object)).map_err(|error| named(&error))
+}
+
+fn named(error: &serde_path_to_error::Error<serde_json::Error>) -> ApiError {
+    let path = error.path().to_string();
+    // The path of a problem with the object itself, such as a missing field, is `.`.
+    if path == "." {
+        invalid(error.inner().to_string())
+    } else {
+        invalid(format!("`{path}`: {}", error.inner()))
+    }
 }
 
 /// Parameters from the path, percent-decoded.
@@ -105,6 +116,7 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for Query<T> {
 mod tests {
     use contract::orchestrator::{ProvisionEngine, RegisterProduct};
     use proptest::prelude::*;
+    use serde_json::json;
 
     use super::*;
 
@@ -139,6 +151,19 @@ mod tests {
             r#"{"slug": "a", "display_name": "A", "policy": {"max_engines": "3"}}"#,
         );
         assert!(nested.contains("`policy.max_engines`"), "{nested}");
+    }
+
+    #[test]
+    fn the_fields_of_an_object_are_refused_by_name_too() {
+        let refusal =
+            |object: Value| fields::<ProvisionEngine>(object.as_object().unwrap().clone()).unwrap_err();
+        let (code, message) = refusal(json!({"user_id": ""})).into_parts();
+        assert_eq!(code, ErrorCode::InvalidRequest);
+        assert!(message.starts_with("`user_id`: must be 1 to 256 bytes"), "{message}");
+        let (_, message) = refusal(json!({})).into_parts();
+        assert!(message.contains("missing field `user_id`"), "{message}");
+        let object = json!({"user_id": "a", "colour": "red"}).as_object().unwrap().clone();
+        assert_eq!(fields::<ProvisionEngine>(object).unwrap().user_id.as_str(), "a");
     }
 
     #[test]

@@ -4,7 +4,7 @@
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use super::form::{GRANT, HITL_REQUEST, TASK_MESSAGE, TASK_SUMMARY};
+use super::form::{ACTIVITY, GRANT, HITL_REQUEST, TASK_MESSAGE, TASK_SUMMARY};
 use super::http::{ask, segment};
 use super::turn::completed;
 use super::{Answer, Engine, Event, EventStream, assert_fields};
@@ -73,6 +73,35 @@ impl Engine {
 
     pub(crate) async fn respond_with(&self, body: &Value) -> Answer {
         self.post("/hitl/respond", body).await
+    }
+
+    /// Asks for a control operation, with what it takes.
+    pub(crate) async fn control(&self, op: &str, parameters: Value) -> Answer {
+        self.post("/rpc", &with(json!({"subsystem": "control", "op": op}), parameters)).await
+    }
+
+    /// Asks the engine to begin nothing; whether it holds still.
+    pub(crate) async fn quiesce(&self) -> bool {
+        self.quiesce_with(json!({})).await
+    }
+
+    /// Lets the engine begin turns again.
+    pub(crate) async fn lift_quiesce(&self) {
+        assert!(!self.quiesce_with(json!({"lift": true})).await);
+    }
+
+    async fn quiesce_with(&self, parameters: Value) -> bool {
+        let answer = self.control("quiesce", parameters).await.ok("result:object");
+        assert_fields(&answer["result"], "quiesced:bool");
+        answer["result"]["quiesced"].as_bool().unwrap()
+    }
+
+    /// What the engine is at.
+    pub(crate) async fn activity(&self) -> Value {
+        let call = json!({"subsystem": "telemetry", "op": "activity"});
+        let answer = self.post("/rpc", &call).await.ok("result:object");
+        assert_fields(&answer["result"], ACTIVITY);
+        answer["result"].clone()
     }
 
     /// What waits for a person.

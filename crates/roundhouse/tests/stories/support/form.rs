@@ -14,6 +14,9 @@ pub(crate) const PROVISIONED: &str = "engine_id:engine user_id:text status:text 
 pub(crate) const REGISTERED: &str = "product_id:product slug:text display_name:text policy:object created_at:time \
      platform_api_key:platform-key";
 
+/// What an engine is at.
+pub(crate) const ACTIVITY: &str =
+    "running_turns:int pending_hitl:int last_activity_at:time|null confinement:text";
 /// A request that waits for a person.
 pub(crate) const HITL_REQUEST: &str = "request_id:hitl task_id:text kind:text question:text created_at:time";
 /// What a person has allowed for good.

@@ -97,6 +97,18 @@ impl Answer {
         self.body
     }
 
+    /// Asserts a refusal in the flat form of `/rpc` with this status and code, and gives the message.
+    #[track_caller]
+    pub(crate) fn refused_flat(&self, status: u16, code: &str) -> &str {
+        let found = (self.status, self.body["error"].as_str());
+        assert_eq!(found, (status, Some(code)), "{}: {}", self.asked, self.body);
+        assert_fields(&self.body, "error:text message:text");
+        assert!(self.header("x-request-id").is_some(), "{}: no X-Request-Id", self.asked);
+        let message = self.body["message"].as_str().unwrap();
+        assert!(!message.is_empty(), "{}: no message", self.asked);
+        message
+    }
+
     /// Asserts a refusal in the envelope with this status and code, and gives the message.
     #[track_caller]
     pub(crate) fn refused(&self, status: u16, code: &str) -> &str {

@@ -1,0 +1,39 @@
+//! What an orchestrator asks of the engine: to hold still, and what it is at.
+
+use contract::Timestamp;
+use contract::rpc::{Activity, UNCONFINED};
+
+use super::{Agent, AgentError};
+
+impl Agent {
+    /// From now on no turn begins or goes on, unless one is at work; whether that is so. It lapses by itself.
+    pub fn quiesce(&self) -> bool {
+        let quiesced = self.running.turns().quiesce(self.means.clock.monotonic());
+        if quiesced {
+            tracing::info!("The engine is quiesced: turns are refused for a while.");
+        }
+        quiesced
+    }
+
+    /// Turns may begin and go on again.
+    pub fn lift_quiesce(&self) {
+        self.running.turns().lift();
+        tracing::info!("The engine is not quiesced any more.");
+    }
+
+    /// What the engine is at.
+    pub fn activity(&self) -> Result<Activity, AgentError> {
+        let running_turns = u64::try_from(self.running.turns().at_work()).unwrap_or(u64::MAX);
+        Ok(Activity {
+            running_turns,
+            pending_hitl: self.brain.pending_count()?,
+            last_activity_at: self.last_activity_at()?,
+            confinement: UNCONFINED.to_owned(),
+        })
+    }
+
+    /// When a turn last did something: by its events, or, before this start of the engine, by what it has stored.
+    fn last_activity_at(&self) -> Result<Option<Timestamp>, AgentError> {
+        Ok(self.channels.active_at().max(self.brain.last_change()?))
+    }
+}

@@ -1,0 +1,257 @@
+//! Quiesced, an engine does nothing and begins nothing; and what it says it is at.
+
+use std::sync::Barrier;
+use std::thread;
+
+use pretty_assertions::assert_eq;
+use serde_json::json;
+use strict_provider::{Gate, Reply, Wire};
+use tokio::runtime::Handle;
+
+use super::rig::{Gated, Rig, final_text};
+use super::*;
+use crate::testing::{read_all, read_until, task_id, within};
+use crate::tools::Permission;
+
+fn request(message: &str) -> Execute {
+    serde_json::from_value(json!({"task_id": "t", "message": message})).unwrap()
+}
+
+fn yes() -> HitlRespond {
+    serde_json::from_value(json!({"task_id": "t", "answer": "yes"})).unwrap()
+}
+
+/// How many turns are at work, and how many requests are pending.
+fn at(rig: &Rig) -> (u64, u64) {
+    let activity = rig.agent.activity().unwrap();
+    (activity.running_turns, activity.pending_hitl)
+}
+
+/// Waits until no turn is at work.
+async fn rests(rig: &Rig) {
+    within(async {
+        while at(rig).0 > 0 {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+}
+
+/// A rig whose task `t` waits for leave to run a tool that the test lets go.
+async fn paused() -> (Rig, Arc<Gated>, Reader) {
+    let gated = Gated::with(false, Permission::Ask);
+    let rig = Rig::with_tools(Wire::AnthropicMessages, vec![gated.clone()]).await;
+    let reader = ask(&rig).await;
+    (rig, gated, reader)
+}
+
+async fn ask(rig: &Rig) -> Reader {
+    rig.provider.enqueue_all([Reply::new().tool_use("gated", json!({})), Reply::of_text("done")]);
+    let request = json!({"task_id": "t", "message": "go", "client_request_id": TurnId::new().to_string()});
+    let mut reader = rig.begin(request).await.unwrap();
+    read_until(&mut reader, |event| event.kind == "hitl_request").await;
+    rests(rig).await;
+    reader
+}
+
+/// Does both in the same moment.
+fn at_once<A: Send, B>(one: impl FnOnce() -> A + Send, two: impl FnOnce() -> B) -> (A, B) {
+    let line = Barrier::new(2);
+    tokio::task::block_in_place(|| {
+        thread::scope(|scope| {
+            let one = scope.spawn(|| {
+                line.wait();
+                one()
+            });
+            line.wait();
+            let two = two();
+            (one.join().unwrap(), two)
+        })
+    })
+}
+
+#[tokio::test]
+async fn an_engine_at_work_is_not_quiesced_and_an_idle_one_begins_nothing_until_that_is_lifted() {
+    let rig = Rig::new(Wire::AnthropicMessages).await;
+    let gate = Gate::new();
+    rig.provider.enqueue(Reply::of_text("slow").hold(0, &gate));
+    let reader = rig.begin(json!({"task_id": "t", "message": "go"})).await.unwrap();
+    gate.reached().await;
+    assert_eq!(at(&rig), (1, 0));
+    assert!(!rig.agent.quiesce());
+    // Nothing has changed by that.
+    rig.run(json!({"task_id": "other", "message": "hi"})).await;
+    gate.release();
+    assert_eq!(final_text(&read_all(reader).await), "slow");
+
+    let asked = rig.replay(0).await[0].data["message_id"].clone();
+    assert!(rig.agent.quiesce());
+    for request in [
+        json!({"task_id": "t", "message": "hi"}),
+        json!({"task_id": "new", "message": "hi"}),
+        json!({"task_id": "t", "message": "hi", "edit_message_id": asked}),
+        json!({"task_id": "t", "message": "", "retry_message_id": asked}),
+    ] {
+        let refused = rig.begin(request.clone()).await;
+        assert!(matches!(refused, Err(AgentError::Quiesced)), "{request}");
+    }
+    assert_eq!(at(&rig), (0, 0));
+    rig.agent.lift_quiesce();
+    rig.say("hi").await;
+}
+
+#[tokio::test]
+async fn who_has_seen_a_turns_end_finds_the_engine_idle() {
+    let rig = Rig::new(Wire::AnthropicMessages).await;
+    for _ in 0..50 {
+        rig.say("hi").await;
+        assert!(rig.agent.quiesce());
+        rig.agent.lift_quiesce();
+    }
+}
+
+#[tokio::test]
+async fn a_turn_that_waits_for_a_person_neither_hinders_nor_goes_on_until_it_lapses() {
+    let (rig, gated, reader) = paused().await;
+    assert_eq!(at(&rig), (0, 1));
+    assert!(rig.agent.quiesce());
+    assert!(matches!(within(rig.agent.respond(yes())).await, Err(AgentError::Quiesced)));
+    rig.clock.pass(Duration::from_secs(30));
+    assert!(matches!(within(rig.agent.respond(yes())).await, Err(AgentError::Quiesced)));
+    assert_eq!(at(&rig), (0, 1));
+
+    rig.clock.pass(Duration::from_secs(30));
+    within(rig.agent.respond(yes())).await.unwrap();
+    gated.begun(1).await;
+    assert_eq!(at(&rig), (1, 0));
+    assert!(!rig.agent.quiesce());
+    gated.may_end.add_permits(1);
+    assert_eq!(final_text(&read_all(reader).await), "done");
+    assert_eq!(gated.runs.load(std::sync::atomic::Ordering::Acquire), 1);
+}
+
+#[tokio::test]
+async fn a_quiesced_engine_lets_a_waiting_turn_be_joined_steered_and_cancelled() {
+    let (rig, gated, _reader) = paused().await;
+    let request = &rig.brain.open_turns().unwrap()[0].request.clone().unwrap().id;
+    assert!(rig.agent.quiesce());
+    let joined = rig.begin(json!({"task_id": "t", "message": "go", "client_request_id": request})).await;
+    within(rig.agent.steer(&task_id("t"), "by the way".into())).await.unwrap();
+    rests(&rig).await;
+    assert_eq!(at(&rig), (0, 1));
+    within(rig.agent.cancel(&task_id("t"))).await.unwrap();
+    assert_eq!(read_all(joined.unwrap()).await.last().unwrap().phase(), Some("cancelled"));
+    assert_eq!(at(&rig), (0, 0));
+    assert_eq!(gated.runs.load(std::sync::atomic::Ordering::Acquire), 0);
+    assert!(matches!(rig.begin(json!({"task_id": "t", "message": "hi"})).await, Err(AgentError::Quiesced)));
+}
+
+#[tokio::test]
+async fn turns_that_a_start_takes_up_are_at_work_at_once() {
+    let mut rig = Rig::new(Wire::AnthropicMessages).await;
+    let (first, second) = (Gate::new(), Gate::new());
+    let slow = |gate: &Gate| Reply::of_text("slow").hold(0, gate);
+    rig.provider.enqueue_all([slow(&first), slow(&second)]);
+    drop(rig.begin(json!({"task_id": "t", "message": "go"})).await.unwrap());
+    first.reached().await;
+    rig.restart().await;
+    rig.agent.resume().unwrap();
+    assert_eq!(at(&rig), (1, 0));
+    assert!(!rig.agent.quiesce());
+    second.release();
+    assert_eq!(final_text(&rig.replay(0).await), "slow");
+    assert!(rig.agent.quiesce());
+}
+
+#[tokio::test]
+async fn a_waiting_turn_that_a_start_takes_up_does_not_hinder() {
+    let (mut rig, gated, _reader) = paused().await;
+    rig.restart().await;
+    rig.agent.resume().unwrap();
+    rests(&rig).await;
+    assert_eq!(at(&rig), (0, 1));
+    assert!(rig.agent.quiesce());
+    rig.agent.lift_quiesce();
+    within(rig.agent.respond(yes())).await.unwrap();
+    gated.may_end.add_permits(1);
+    assert_eq!(final_text(&rig.replay(0).await), "done");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn in_whatever_moment_it_is_quiesced_no_turn_slips_in() {
+    let rig = Rig::new(Wire::AnthropicMessages).await;
+    let runtime = Handle::current();
+    let at_work = || rig.agent.running.turns().at_work();
+    for round in 0..100 {
+        let gate = Gate::new();
+        rig.provider.enqueue(Reply::of_text("slow").hold(0, &gate));
+        let begin = || loop {
+            match runtime.block_on(rig.agent.execute(request("go"))) {
+                Ok(reader) => return reader,
+                Err(error) => assert!(matches!(error, AgentError::Quiesced), "{error}"),
+            }
+        };
+        // Again and again, until the turn is at work, which it is until the gate opens.
+        let quiesce = || {
+            while rig.agent.quiesce() {
+                for _ in 0..20 {
+                    assert_eq!(at_work(), 0);
+                }
+                rig.agent.lift_quiesce();
+                (0..round * 10).for_each(|_| std::hint::spin_loop());
+            }
+            assert_eq!(at_work(), 1);
+        };
+        let (reader, ()) = at_once(begin, quiesce);
+        gate.release();
+        assert_eq!(final_text(&read_all(reader).await), "slow");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_an_answer_and_a_quiesce_in_the_same_moment_one_is_refused() {
+    let (rig, gated, mut reader) = paused().await;
+    let runtime = Handle::current();
+    for _ in 0..100 {
+        let respond = || runtime.block_on(rig.agent.respond(yes()));
+        let (answered, quiesced) = at_once(respond, || rig.agent.quiesce());
+        match answered {
+            Ok(_) => assert!(!quiesced),
+            Err(error) => {
+                assert!(quiesced && matches!(error, AgentError::Quiesced), "{quiesced}: {error}");
+                rig.agent.lift_quiesce();
+                within(rig.agent.respond(yes())).await.unwrap();
+            }
+        }
+        gated.may_end.add_permits(1);
+        assert_eq!(final_text(&read_all(reader).await), "done");
+        reader = ask(&rig).await;
+    }
+}
+
+#[tokio::test]
+async fn the_last_activity_is_what_a_turn_did_last_and_outlives_the_engine() {
+    let activity = |rig: &Rig| rig.agent.activity().unwrap().last_activity_at;
+    let gated = Gated::with(false, Permission::Ask);
+    let mut rig = Rig::with_tools(Wire::AnthropicMessages, vec![gated.clone()]).await;
+    assert_eq!(activity(&rig), None);
+    let before = rig.clock.now();
+    let reader = ask(&rig).await;
+    let asked = activity(&rig).unwrap();
+    assert!((before..=rig.clock.now()).contains(&asked));
+
+    rig.clock.pass(Duration::from_secs(10));
+    assert_eq!(activity(&rig), Some(asked));
+    let before = rig.clock.now();
+    within(rig.agent.respond(yes())).await.unwrap();
+    assert!(activity(&rig).unwrap() >= before);
+    gated.may_end.add_permits(1);
+    read_all(reader).await;
+    let ended = activity(&rig).unwrap();
+
+    rig.clock.pass(Duration::from_secs(10));
+    rig.restart().await;
+    rig.agent.resume().unwrap();
+    let kept = activity(&rig).unwrap();
+    assert!((before..=ended).contains(&kept), "{before} {kept} {ended}");
+}

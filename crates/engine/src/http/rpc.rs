@@ -1,0 +1,144 @@
+//! `POST /rpc`: calls of the engine's parts, without the agent's loop. All that it answers but success is flat.
+
+use axum::extract::{FromRequest, FromRequestParts as _, Request, State as Extract};
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use contract::rpc::{Quiesced, RpcCall, RpcError, RpcMethod, RpcMethods, RpcOutcome, RpcResult};
+use contract::{ErrorCode, KeyHash};
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+use service::http::{ApiError, Json, fields};
+
+use super::auth::Authenticated;
+use super::{Shared, State};
+
+/// Calls a method, or an operation of a subsystem.
+#[utoipa::path(
+    post, path = "/rpc", request_body = RpcCall, security(("engine_key" = [])),
+    responses(
+        (status = 200, body = RpcResult<RpcOutcome>),
+        (status = 400, body = RpcError, description = "INVALID_REQUEST"),
+        (status = 401, body = RpcError, description = "INVALID_ENGINE_KEY"),
+        (status = 404, body = RpcError, description = "METHOD_NOT_FOUND"),
+        (status = 413, body = RpcError, description = "PAYLOAD_TOO_LARGE"),
+        (status = 500, body = RpcError, description = "INTERNAL_ERROR"),
+    ),
+)]
+pub(super) async fn rpc(
+    Extract(State(shared)): Extract<State>,
+    Asked { caller, call }: Asked,
+) -> Result<axum::Json<RpcResult<RpcOutcome>>, Refusal> {
+    let RpcCall { method, params, subsystem, op, parameters } = call;
+    let result = match (method, subsystem) {
+        (Some(method), None) => {
+            params.ok_or_else(|| invalid("`params`: must be an object; `method` needs it"))?;
+            by_method(&method)?
+        }
+        (None, Some(subsystem)) => {
+            let op = op.ok_or_else(|| invalid("`op`: must be a text; `subsystem` needs it"))?;
+            by_operation(&shared, &caller, (&subsystem, &op), parameters)?
+        }
+        _ => return Err(invalid("`method`, `subsystem`: exactly one of them must be given").into()),
+    };
+    Ok(axum::Json(RpcResult { result }))
+}
+
+fn by_method(method: &str) -> Result<RpcOutcome, ApiError> {
+    match method {
+        "rpc.methods" => Ok(RpcOutcome::Methods(methods())),
+        _ => Err(ApiError::new(
+            ErrorCode::MethodNotFound,
+            "`method`: there is no such method; `rpc.methods` lists those there are",
+        )),
+    }
+}
+
+fn methods() -> RpcMethods {
+    let params = json!({"type": "object", "properties": {}});
+    RpcMethods { methods: vec![RpcMethod { method: "rpc.methods".to_owned(), params }] }
+}
+
+/// What `set_key_hash` takes.
+#[derive(Deserialize)]
+struct SetKeyHash {
+    key_hash: KeyHash,
+}
+
+/// What `quiesce` takes.
+#[derive(Deserialize)]
+struct Quiesce {
+    #[serde(default)]
+    lift: Option<bool>,
+}
+
+fn by_operation(
+    shared: &Shared,
+    caller: &Authenticated,
+    operation: (&str, &str),
+    parameters: Map<String, Value>,
+) -> Result<RpcOutcome, ApiError> {
+    match operation {
+        ("control", "set_key_hash") => {
+            let SetKeyHash { key_hash } = fields(parameters)?;
+            shared.lock.change(caller, key_hash)?;
+            tracing::info!("The engine's key was changed.");
+            Ok(RpcOutcome::Done {})
+        }
+        ("control", "quiesce") => {
+            let Quiesce { lift } = fields(parameters)?;
+            let quiesced = if lift.unwrap_or_default() {
+                shared.agent.lift_quiesce();
+                false
+            } else {
+                shared.agent.quiesce()
+            };
+            Ok(RpcOutcome::Quiesced(Quiesced { quiesced }))
+        }
+        ("telemetry", "activity") => Ok(RpcOutcome::Activity(shared.agent.activity()?)),
+        ("control" | "telemetry", _) => {
+            Err(ApiError::new(ErrorCode::MethodNotFound, "`op`: the subsystem has no such operation"))
+        }
+        _ => Err(ApiError::new(
+            ErrorCode::MethodNotFound,
+            "`subsystem`: there is no such subsystem; there are `control` and `telemetry`",
+        )),
+    }
+}
+
+fn invalid(message: &str) -> ApiError {
+    ApiError::new(ErrorCode::InvalidRequest, message)
+}
+
+/// A call by a caller who holds the key. The key is looked at before the body.
+pub(super) struct Asked {
+    caller: Authenticated,
+    call: RpcCall,
+}
+
+impl FromRequest<State> for Asked {
+    type Rejection = Refusal;
+
+    async fn from_request(request: Request, state: &State) -> Result<Self, Refusal> {
+        let (mut parts, body) = request.into_parts();
+        let caller = Authenticated::from_request_parts(&mut parts, state).await?;
+        let Json(call) = Json::from_request(Request::from_parts(parts, body), state).await?;
+        Ok(Self { caller, call })
+    }
+}
+
+/// A refusal in the flat form.
+pub(super) struct Refusal(ApiError);
+
+impl From<ApiError> for Refusal {
+    fn from(error: ApiError) -> Self {
+        Self(error)
+    }
+}
+
+impl IntoResponse for Refusal {
+    fn into_response(self) -> Response {
+        let (error, message) = self.0.into_parts();
+        let status = StatusCode::from_u16(error.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        (status, axum::Json(RpcError { error, message })).into_response()
+    }
+}

@@ -1,0 +1,177 @@
+//! `/rpc` as a caller sees it: its two forms, its flat refusals, and what the key's change does.
+
+use contract::rpc::RpcError;
+use pretty_assertions::assert_eq;
+use reqwest::Response;
+use serde_json::{Value, json};
+
+use super::app::{App, KEY, refusal};
+use super::*;
+use crate::testing::within;
+
+const OTHER: &str = "sk-svc-other";
+
+async fn call_with(app: &App, key: &str, body: impl Into<reqwest::Body>) -> Response {
+    within(app.keyless("POST", "/rpc").header("X-Engine-Key", key).body(body).send()).await.unwrap()
+}
+
+/// What a call gives that must go well.
+async fn result(app: &App, key: &str, body: Value) -> Value {
+    let response = call_with(app, key, body.to_string()).await;
+    assert_eq!(response.status(), 200, "{body}");
+    let mut answer: Value = within(response.json()).await.unwrap();
+    let result = answer["result"].take();
+    assert_eq!(answer, json!({"result": null}));
+    result
+}
+
+/// Asserts a refusal in the flat form and gives the message.
+pub(super) async fn flat(response: Response, status: u16, code: &str) -> String {
+    assert_eq!(response.status(), status);
+    assert_eq!(response.headers()["content-type"], "application/json");
+    let body: Value = within(response.json()).await.unwrap();
+    let message = serde_json::from_value::<RpcError>(body.clone()).unwrap().message;
+    assert_eq!(body, json!({"error": code, "message": message}));
+    assert!(!message.is_empty());
+    message
+}
+
+fn swap(hash: &str) -> Value {
+    json!({"subsystem": "control", "op": "set_key_hash", "key_hash": hash})
+}
+
+#[tokio::test]
+async fn a_call_is_of_one_form_and_whole() {
+    let app = App::start().await;
+    let quiesce = |lift: Value| json!({"subsystem": "control", "op": "quiesce", "lift": lift});
+    for (body, named) in [
+        (json!({}), "`method`, `subsystem`"),
+        (json!({"params": {}, "op": "activity"}), "`method`, `subsystem`"),
+        (json!({"method": null, "subsystem": null}), "`method`, `subsystem`"),
+        (
+            json!({"method": "rpc.methods", "params": {}, "subsystem": "telemetry", "op": "activity"}),
+            "`method`, `subsystem`",
+        ),
+        (json!({"method": "rpc.methods"}), "`params`"),
+        (json!({"method": "rpc.methods", "params": null}), "`params`"),
+        (json!({"method": "rpc.methods", "params": []}), "`params`"),
+        (json!({"method": 7, "params": {}}), "`method`"),
+        (json!({"subsystem": "telemetry"}), "`op`"),
+        (json!({"subsystem": "telemetry", "op": null}), "`op`"),
+        (json!({"subsystem": "telemetry", "op": ["activity"]}), "`op`"),
+        (json!({"subsystem": true, "op": "activity"}), "`subsystem`"),
+        (quiesce(json!("true")), "`lift`"),
+        (quiesce(json!(1)), "`lift`"),
+    ] {
+        let message = flat(call_with(&app, KEY, body.to_string()).await, 400, "INVALID_REQUEST").await;
+        assert!(message.contains(named), "{body}: {message}");
+    }
+    for body in ["", "{", "[]", "null", "{} {}"] {
+        flat(call_with(&app, KEY, body).await, 400, "INVALID_REQUEST").await;
+    }
+    flat(call_with(&app, KEY, vec![b' '; MAX_BODY + 1]).await, 413, "PAYLOAD_TOO_LARGE").await;
+    // None of them quiesced the engine.
+    app.say("t", "hi").await;
+    app.stop().await;
+}
+
+#[tokio::test]
+async fn what_there_is_not_is_not_found() {
+    let app = App::start().await;
+    let form_a = ["skill.none", "tool.shell", "memory.search", "rpc", "rpc.methods.x", ""]
+        .map(|method| json!({"method": method, "params": {}}));
+    let form_b = [
+        ("control", "sleep"),
+        ("telemetry", "quiesce"),
+        ("control", "activity"),
+        ("x", "activity"),
+        ("", ""),
+    ]
+    .map(|(subsystem, op)| json!({"subsystem": subsystem, "op": op}));
+    for body in form_a.into_iter().chain(form_b) {
+        flat(call_with(&app, KEY, body.to_string()).await, 404, "METHOD_NOT_FOUND").await;
+    }
+    app.stop().await;
+}
+
+#[tokio::test]
+async fn the_methods_are_listed_with_what_they_take() {
+    let app = App::start().await;
+    let listed = result(&app, KEY, json!({"method": "rpc.methods", "params": {}})).await;
+    let params = json!({"type": "object", "properties": {}});
+    assert_eq!(listed, json!({"methods": [{"method": "rpc.methods", "params": params}]}));
+    app.stop().await;
+}
+
+#[tokio::test]
+async fn the_key_changes_at_once_and_until_the_next_start() {
+    let mut app = App::start().await;
+    let stays = KeyHash::of(OTHER).to_hex();
+    for wrong in ["", "zz", &stays[1..], &stays.to_uppercase(), &format!("{stays}0"), OTHER] {
+        let answer = call_with(&app, KEY, swap(wrong).to_string()).await;
+        let message = flat(answer, 400, "INVALID_REQUEST").await;
+        assert!(
+            message.contains("`key_hash`") && (wrong.is_empty() || !message.contains(wrong)),
+            "{message}"
+        );
+    }
+    let missing = json!({"subsystem": "control", "op": "set_key_hash"});
+    let message = flat(call_with(&app, KEY, missing.to_string()).await, 400, "INVALID_REQUEST").await;
+    assert!(message.contains("key_hash"), "{message}");
+    flat(call_with(&app, OTHER, swap(&stays).to_string()).await, 401, "INVALID_ENGINE_KEY").await;
+
+    assert_eq!(result(&app, KEY, swap(&stays)).await, json!({}));
+    refusal(within(app.request("GET", "/tasks").send()).await.unwrap(), 401, "INVALID_ENGINE_KEY").await;
+    flat(call_with(&app, KEY, swap(&stays).to_string()).await, 401, "INVALID_ENGINE_KEY").await;
+    let tasks = app.keyless("GET", "/tasks").header("X-Engine-Key", OTHER);
+    assert_eq!(within(tasks.send()).await.unwrap().status(), 200);
+
+    app.restart().await;
+    flat(call_with(&app, OTHER, "{}").await, 401, "INVALID_ENGINE_KEY").await;
+    app.say("t", "hi").await;
+    app.stop().await;
+}
+
+#[test]
+fn who_holds_an_old_key_cannot_turn_a_change_back() {
+    let lock = Lock::new(KeyHash::of(KEY));
+    // Both were let in before either change.
+    let (first, second) = (Authenticated(KeyHash::of(KEY)), Authenticated(KeyHash::of(KEY)));
+    lock.change(&first, KeyHash::of(OTHER)).unwrap();
+    let refused = lock.change(&second, KeyHash::of("sk-svc-mine")).unwrap_err();
+    assert_eq!(refused.code(), contract::ErrorCode::InvalidEngineKey);
+    lock.change(&Authenticated(KeyHash::of(OTHER)), KeyHash::of(KEY)).unwrap();
+}
+
+#[tokio::test]
+async fn a_quiesced_engine_says_so_and_when_to_come_back() {
+    let app = App::start().await;
+    let quiesce = json!({"subsystem": "control", "op": "quiesce"});
+    assert_eq!(result(&app, KEY, quiesce.clone()).await, json!({"quiesced": true}));
+    assert_eq!(result(&app, KEY, quiesce).await, json!({"quiesced": true}));
+    let body = json!({"task_id": "t", "message": "hi"}).to_string();
+    let response = app.post(body).await;
+    assert_eq!(response.headers()["retry-after"], "1");
+    refusal(response, 503, "QUIESCED").await;
+    let lift = json!({"subsystem": "control", "op": "quiesce", "lift": true});
+    assert_eq!(result(&app, KEY, lift.clone()).await, json!({"quiesced": false}));
+    assert_eq!(result(&app, KEY, lift).await, json!({"quiesced": false}));
+    app.say("t", "hi").await;
+    app.stop().await;
+}
+
+#[tokio::test]
+async fn activity_has_exactly_its_fields() {
+    let app = App::start().await;
+    let activity = json!({"subsystem": "telemetry", "op": "activity"});
+    let expected = json!({
+        "running_turns": 0, "pending_hitl": 0, "last_activity_at": null, "confinement": "none",
+    });
+    assert_eq!(result(&app, KEY, activity.clone()).await, expected);
+    app.say("t", "hi").await;
+    let mut after = result(&app, KEY, activity).await;
+    let at = after["last_activity_at"].take();
+    assert_eq!(after, expected);
+    assert!(at.as_str().unwrap().parse::<contract::Timestamp>().unwrap().to_string() == at, "{at}");
+    app.stop().await;
+}
