@@ -4,14 +4,17 @@
 //! does not exist at all. Every type that comes from outside is checked while it is parsed: a value of one
 //! of these types is valid.
 
+pub mod audit;
 pub mod content;
 pub mod engine;
 pub mod error;
 pub mod event;
+pub mod figures;
 pub mod ids;
 pub mod image;
 pub mod keys;
 pub mod orchestrator;
+pub mod policy;
 pub mod rpc;
 pub mod text;
 pub mod time;

@@ -1,4 +1,4 @@
-//! Requests and answers of the orchestrator.
+//! Requests and answers of the orchestrator: products and engines.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -6,6 +6,8 @@ use utoipa::ToSchema;
 use crate::text::{DisplayName, Slug, UserId};
 use crate::wire::{Bounded, null_as_default};
 use crate::{EngineId, EngineImage, EngineKey, ErrorDetail, PlatformKey, ProductId, Timestamp};
+
+pub use crate::policy::Policy;
 
 /// The header that identifies the calling product.
 pub const PLATFORM_KEY_HEADER: &str = "x-platform-key";
@@ -30,19 +32,6 @@ pub enum HealthStatus {
     Ok,
     /// Not yet: starting, or the standby of another orchestrator.
     Starting,
-}
-
-/// What a product may do. An absent field sets no limit; an unknown one is refused, so that a typo cannot
-/// drop a limit.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub struct Policy {
-    /// The most engines the product may have, whatever their state. 0 refuses all.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub max_engines: Option<u64>,
-    /// The most admits of the product in any 60 seconds. 0 refuses all.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub rate_limit_rpm: Option<u64>,
 }
 
 /// Body of `POST /products/register`.
@@ -74,8 +63,68 @@ pub struct RegisteredProduct {
     pub platform_api_key: PlatformKey,
 }
 
+/// Body of `PUT /products/{product_id}/policy`.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct ReplacePolicy {
+    /// Takes the place of the whole policy before.
+    pub policy: Policy,
+}
+
+/// Answer of `PUT /products/{product_id}/policy`.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct ReplacedPolicy {
+    /// The product's id.
+    pub product_id: ProductId,
+    /// Unique short name.
+    pub slug: Slug,
+    /// Name for people.
+    pub display_name: DisplayName,
+    /// Limits in force.
+    pub policy: Policy,
+    /// When they came into force.
+    pub updated_at: Timestamp,
+}
+
+/// One product, as the listing shows it.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct ProductSummary {
+    /// The product's id.
+    pub product_id: ProductId,
+    /// Unique short name.
+    pub slug: Slug,
+    /// Name for people.
+    pub display_name: DisplayName,
+    /// Limits in force.
+    pub policy: Policy,
+    /// When it was registered.
+    pub created_at: Timestamp,
+    /// When its policy was last replaced; null if never.
+    #[schema(required)]
+    pub updated_at: Option<Timestamp>,
+}
+
+/// Query of `GET /products`.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+pub struct ListProducts {
+    /// Page size; 100 by default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit: Option<PageLimit>,
+    /// Rows to skip; 0 by default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub offset: Option<PageOffset>,
+}
+
+/// Answer of `GET /products`.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct ProductList {
+    /// The page, oldest product first.
+    pub products: Vec<ProductSummary>,
+    /// How many products there are in all.
+    pub total: u64,
+}
+
 /// The state of an engine.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum EngineStatus {
     /// Its first boot is under way.
@@ -378,19 +427,27 @@ pub struct EngineList {
     pub total: u64,
 }
 
+/// How many of a log's last lines to show: 1 to 10,000.
+pub type TailLines = Bounded<1, 10_000>;
+
+/// Query of `GET /engines/{user_id}/logs`.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+pub struct ReadLogs {
+    /// How many lines; 200 by default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tail: Option<TailLines>,
+}
+
+/// Answer of `GET /engines/{user_id}/logs`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct EngineLogs {
+    /// The last lines of the engine's log, oldest first.
+    pub lines: Vec<String>,
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_policy_refuses_unknown_fields_and_takes_null_as_absent() {
-        let error = serde_json::from_str::<Policy>(r#"{"max_engine": 3}"#).unwrap_err();
-        assert!(error.to_string().contains("max_engine"), "{error}");
-        let policy: Policy = serde_json::from_str(r#"{"max_engines": null, "rate_limit_rpm": 0}"#).unwrap();
-        assert_eq!(policy, Policy { max_engines: None, rate_limit_rpm: Some(0) });
-        assert_eq!(serde_json::to_string(&Policy::default()).unwrap(), "{}");
-        assert!(serde_json::from_str::<Policy>(r#"{"max_engines": -1}"#).is_err());
-    }
 
     #[test]
     fn states_are_written_as_the_contract_names_them() {

@@ -66,6 +66,15 @@ impl DatabaseUrl {
         let plain = !path.is_empty() && !path.starts_with(':') && !path.contains(['?', '\0']);
         plain.then(|| Self::Sqlite(PathBuf::from(path)))
     }
+
+    /// Reads `ORCH_DATABASE_URL`.
+    pub fn read(reader: &mut Reader<'_>) -> Option<Self> {
+        reader.required_secret(
+            "ORCH_DATABASE_URL",
+            "sqlite:<path of a file>, such as sqlite:/var/lib/roundhouse/registry.db",
+            Self::parse,
+        )
+    }
 }
 
 /// The ports that engines may listen on, both ends included.
@@ -149,11 +158,7 @@ impl Config {
     /// Reads the configuration from variables.
     pub fn from_env(env: &dyn Env) -> Result<Self, Faults> {
         let mut reader = Reader::new(env);
-        let database = reader.required_secret(
-            "ORCH_DATABASE_URL",
-            "sqlite:<path of a file>, such as sqlite:/var/lib/roundhouse/registry.db",
-            DatabaseUrl::parse,
-        );
+        let database = DatabaseUrl::read(&mut reader);
         let master_key = reader.required_secret(
             "ORCH_MASTER_KEY",
             "32 random bytes in URL-safe base64 without padding (43 characters)",

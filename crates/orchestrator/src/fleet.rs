@@ -10,15 +10,18 @@ mod calls;
 mod destroying;
 mod duties;
 mod error;
+mod events;
 mod exits;
 mod explain;
 mod flight;
 mod launching;
 pub(crate) mod lifecycle;
+mod policies;
 mod products;
 mod provisioning;
 mod pursuit;
 mod rate;
+mod reads;
 mod reconcile;
 mod record;
 mod repair;
@@ -33,15 +36,18 @@ mod tests;
 use std::sync::Arc;
 use std::time::Duration;
 
-use contract::orchestrator::Policy;
-use contract::{EngineImage, ProductId, Timestamp};
+use contract::{EngineImage, Timestamp};
 use secrecy::SecretString;
 use service::clock::Clock;
 use tokio::sync::{broadcast, watch};
+use tokio_util::sync::CancellationToken;
 
 pub use error::FleetError;
+pub(crate) use events::{Follower, Told};
+pub(crate) use policies::may_act;
 
 use self::flight::Flights;
+use self::policies::Policies;
 use self::products::ProductCache;
 use self::rate::RateLimiter;
 pub use self::supervision::Rules;
@@ -70,8 +76,11 @@ pub struct Fleet {
     rates: RateLimiter,
     flights: Arc<Flights>,
     supervision: Supervision,
+    policies: Policies,
     exits: broadcast::Sender<Exit>,
     ready: watch::Sender<bool>,
+    /// Streams that would never end by themselves end with this.
+    closing: CancellationToken,
 }
 
 /// What the rules are told by the configuration.
@@ -105,6 +114,7 @@ impl Fleet {
         let (exits, _) = broadcast::channel(EXIT_BACKLOG);
         Arc::new(Self {
             supervision: Supervision::new(settings.rules),
+            policies: Policies::default(),
             settings,
             registry,
             vault,
@@ -117,6 +127,7 @@ impl Fleet {
             flights: Arc::default(),
             exits,
             ready: watch::Sender::new(false),
+            closing: CancellationToken::new(),
         })
     }
 
@@ -160,10 +171,9 @@ impl Fleet {
         Ok(settled)
     }
 
-    /// Judges a product's engines by this policy from now on.
-    fn follow_policy(&self, product_id: ProductId, policy: &Policy) {
-        let _ = policy;
-        self.supervision.set_threshold(product_id, None);
+    /// Ends the streams that would never end by themselves.
+    pub(crate) fn end_streams(&self) {
+        self.closing.cancel();
     }
 
     /// Waits for the changes under way, at most for `limit`.

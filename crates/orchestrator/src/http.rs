@@ -1,11 +1,14 @@
 //! The orchestrator's HTTP interface: extract, call one function of `fleet`, answer. No rules here.
 
+mod audit;
 mod auth;
 mod docs;
 mod engines;
 mod error;
+mod figures;
 mod front;
 mod health;
+mod logs;
 mod products;
 mod proxy;
 mod seats;

@@ -11,6 +11,7 @@ mod http;
 mod keys;
 mod orchestrator;
 mod registry;
+pub mod rekey;
 #[cfg(test)]
 mod testing;
 
@@ -18,3 +19,4 @@ pub use config::Config;
 pub use fleet::{Fleet, FleetError};
 pub use keys::{KeyError, MasterKey};
 pub use orchestrator::{OpenError, Orchestrator};
+pub use registry::{Break, Checked, VerifyError, verify};

@@ -23,7 +23,7 @@ use crate::keys::{KeyError, Purpose, Vault};
 use crate::registry::{CANARY, DEPLOYMENT_ID, OpenRegistryError, Registry, RegistryError};
 
 /// What the canary says. Known to all: it shows only whether the master key is the one that sealed it.
-const CANARY_SONG: &str = "roundhouse";
+pub(crate) const CANARY_SONG: &str = "roundhouse";
 
 /// How often a standby looks whether the registry is free.
 const STANDBY_PAUSE: Duration = Duration::from_secs(1);
@@ -106,8 +106,9 @@ pub enum OpenError {
     },
     /// The master key is not the one that sealed the registry's keys.
     #[error(
-        "ORCH_MASTER_KEY is not the key under which {} was sealed. Set the one it was sealed under; to seal \
-         it under another is the work of `roundhouse rekey`, which this version does not have yet",
+        "ORCH_MASTER_KEY is not the key under which {} was sealed. Set the one it was sealed under, or seal it \
+         under this one: run `roundhouse rekey` with this key in ORCH_MASTER_KEY and the other in \
+         ORCH_MASTER_KEY_OLD",
         database.display()
     )]
     WrongMasterKey {
@@ -237,6 +238,7 @@ impl Orchestrator {
         let work = self.begin();
         let drained = async {
             shutdown.cancelled().await;
+            self.fleet.end_streams();
             self.fleet.landed(DRAIN).await;
         };
         tokio::join!(serve(listener, self.router(), BOUNDS, shutdown.clone()), drained);

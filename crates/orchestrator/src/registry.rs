@@ -5,35 +5,47 @@
 //! row: that serializes a product's changes, so that quota, port, state and audit row are judged and written
 //! together.
 
+mod audit;
+mod chain;
 mod engines;
 mod error;
+mod figures;
 mod ledger;
 mod meta;
+mod news;
 mod open;
 mod point;
 mod ports;
 mod products;
+mod reseal;
 mod row;
 mod stamps;
 mod transition;
+mod verify;
 
 #[cfg(test)]
 mod tests;
+
+use std::sync::Arc;
 
 use contract::ProductId;
 use service::lock::FileLock;
 use sqlx::AnyPool;
 
+pub(crate) use audit::AuditFilter;
 pub(crate) use engines::{Claim, Move, NewEngine, Next, Page, PendingKey, Refused};
 pub(crate) use error::RegistryError;
 pub(crate) use ledger::{Entry, Event};
 pub(crate) use meta::{CANARY, DEPLOYMENT_ID};
+use news::News;
 pub(crate) use open::OpenRegistryError;
 use point::PointReads;
 pub(crate) use ports::PortRule;
 pub(crate) use products::Product;
+pub(crate) use reseal::{ResealError, Sealed};
 pub(crate) use row::EngineRow;
 pub(crate) use stamps::{Stamp, Supervised};
+pub use verify::{Break, Checked, VerifyError, verify};
 
 /// One engine at most sits at each: a product's user.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -49,6 +61,7 @@ pub(crate) struct Registry {
     writes: AnyPool,
     reads: AnyPool,
     point_reads: PointReads,
+    news: Arc<News>,
     /// Held as long as the registry is open.
     _lock: FileLock,
 }

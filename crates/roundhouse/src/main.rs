@@ -1,6 +1,7 @@
 //! `roundhouse`: the one binary. Each command is the entry point of a library.
 
 mod access;
+mod audit_command;
 mod catalog;
 mod chat;
 mod client;
@@ -8,6 +9,7 @@ mod engine_command;
 mod error;
 mod journal;
 mod orchestrator_command;
+mod rekey_command;
 mod terminal;
 mod up;
 
@@ -35,6 +37,11 @@ enum Command {
     Chat(chat::Args),
     /// Run the orchestrator, configured by `ORCH_…` variables.
     Orchestrator(orchestrator_command::Args),
+    /// Check the ledger.
+    Audit(audit_command::Args),
+    /// Seal the registry's secrets under another master key: the new one in `ORCH_MASTER_KEY`, the old one in
+    /// `ORCH_MASTER_KEY_OLD`. The orchestrator must be stopped.
+    Rekey,
     /// Run one engine, configured by its container contract's variables, or read its journal.
     Engine(engine_command::Args),
 }
@@ -44,6 +51,8 @@ fn main() -> ExitCode {
         Command::Up(args) => up::run(&args),
         Command::Chat(args) => chat::run(args),
         Command::Orchestrator(args) => orchestrator_command::run(&args),
+        Command::Audit(args) => audit_command::run(&args),
+        Command::Rekey => rekey_command::run(),
         Command::Engine(args) => engine_command::run(args),
     };
     match result {

@@ -17,6 +17,8 @@ use crate::backend::{BackendError, Exit, Instance, Launch, Unwell};
 use crate::keys::{KeyError, Purpose};
 use crate::registry::EngineRow;
 
+/// Where authorization servers send people back to.
+const REDIRECT_BASE: &str = "OAUTH_REDIRECT_BASE_URL";
 /// The key under which an engine seals its own credentials.
 const SECRETS_KEY: &str = "AD_ENCRYPTION_KEY";
 
@@ -148,6 +150,10 @@ impl Fleet {
             let owner = row.engine_id.to_string();
             let key = self.vault.open(&owner, Purpose::EngineSecrets, &row.sealed_secrets_key)?;
             env.push((SECRETS_KEY.to_owned(), SecretString::from(key.as_str())));
+        }
+        if let Some(base) = &self.policies.of(row.seat.product_id).oauth_redirect_base_url {
+            env.retain(|(name, _)| name != REDIRECT_BASE);
+            env.push((REDIRECT_BASE.to_owned(), SecretString::from(base.as_str())));
         }
         Ok(env)
     }

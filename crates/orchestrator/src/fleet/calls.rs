@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use contract::orchestrator::{
-    Admission, Admit, Destroyed, DestroyedEngine, EngineList, EngineRecord, EngineStatus, ListEngines,
-    PageLimit, PageOffset, ProvisionEngine, ProvisionedEngine, RotatedKey, StartedEngine, StoppedEngine,
+    Admission, Admit, DenialReason, Destroyed, DestroyedEngine, EngineList, EngineRecord, EngineStatus,
+    ListEngines, PageLimit, PageOffset, ProvisionEngine, ProvisionedEngine, RotatedKey, StartedEngine,
+    StoppedEngine,
 };
 use contract::{EngineKey, UserId};
 
@@ -17,7 +18,7 @@ use super::{Fleet, FleetError};
 use crate::registry::{EngineRow, Page, Product, Seat};
 
 /// The page size of a listing that asks for none.
-const PAGE: i64 = 100;
+pub(super) const PAGE: i64 = 100;
 
 /// Why a product changed something, as the ledger has it.
 const REQUESTED: &str = "requested";
@@ -33,11 +34,14 @@ impl Fleet {
         let limit = product.policy.rate_limit_rpm;
         let checked = self.rates.check(product.product_id, limit, self.clock.monotonic());
         checked.map_err(|OverLimit { retry_after_s }| FleetError::RateLimited { retry_after_s })?;
-        let trigger = Trigger::Admit { provision: ask.auto_provision, wake: ask.auto_wake };
+        let denied = self.image_denied(product, None).filter(|_| ask.auto_provision);
+        let provision = ask.auto_provision && denied.is_none();
+        let trigger = Trigger::Admit { provision, wake: ask.auto_wake };
         let mut job = Job::new(seat(product, user_id), trigger, "admit");
         job.max_engines = product.policy.max_engines;
         match self.pursue(&job).await? {
             Settled::Found(row) => self.record(*row).map(Admission::admitted),
+            Settled::Denied(DenialReason::EngineNotFound) if let Some(denied) = denied => Err(denied),
             Settled::Denied(reason) => Ok(Admission::denied(reason)),
             Settled::AtRest | Settled::Destroyed(_) => Err(FleetError::EngineNotRunning),
         }
@@ -52,6 +56,9 @@ impl Fleet {
         let mut job = Job::new(seat(product, ask.user_id), Trigger::Provision, REQUESTED);
         job.max_engines = product.policy.max_engines;
         job.version = ask.engine_version;
+        if let Some(denied) = self.image_denied(product, job.version.as_ref()) {
+            return Err(denied);
+        }
         let row = found(self.pursue(&job).await?)?;
         let (api_key, url) = (self.engine_key(&row)?, address(&row)?);
         let EngineRow { engine_id, status, seat, .. } = row;

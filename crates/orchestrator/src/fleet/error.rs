@@ -26,6 +26,20 @@ pub enum FleetError {
     /// Stop of an engine that does not run.
     #[error("this engine is not running")]
     EngineNotRunning,
+    /// No such product.
+    #[error("there is no product with this id")]
+    ProductNotFound,
+    /// The product's policy forbids it.
+    #[error("the product's policy does not allow this: {0}")]
+    PolicyDenied(String),
+    /// A position in the ledger that it has not reached.
+    #[error("the ledger has no row {after} yet: its last is {end}; begin again from 0, or from now on")]
+    BeyondLedger {
+        /// The position asked for.
+        after: i64,
+        /// The last row.
+        end: i64,
+    },
     /// The slug is in use.
     #[error("another product has this slug")]
     SlugExists,
@@ -87,6 +101,9 @@ impl FleetError {
             Self::EngineAlreadyExists => ErrorCode::EngineAlreadyExists,
             Self::EngineAlreadyRunning => ErrorCode::EngineAlreadyRunning,
             Self::EngineNotRunning => ErrorCode::EngineNotRunning,
+            Self::ProductNotFound => ErrorCode::ProductNotFound,
+            Self::PolicyDenied(_) => ErrorCode::PolicyDenied,
+            Self::BeyondLedger { .. } => ErrorCode::InvalidRequest,
             Self::SlugExists => ErrorCode::ProductSlugExists,
             Self::QuotaExceeded { .. } => ErrorCode::QuotaExceeded,
             Self::RateLimited { .. } => ErrorCode::RateLimited,
@@ -107,6 +124,9 @@ impl FleetError {
             | Self::EngineAlreadyExists
             | Self::EngineAlreadyRunning
             | Self::EngineNotRunning
+            | Self::ProductNotFound
+            | Self::PolicyDenied(_)
+            | Self::BeyondLedger { .. }
             | Self::SlugExists
             | Self::QuotaExceeded { .. }
             | Self::BootTimeout(_)

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use contract::orchestrator::{Action, EngineStatus, Explanation, NextAction, RestartAttempt};
+use contract::orchestrator::{Action, Caps, EngineStatus, Explanation, NextAction, RestartAttempt};
+use contract::policy::Cpus;
 use contract::{Timestamp, UserId};
 use serde_json::{Value, json};
 
@@ -35,8 +36,21 @@ impl Fleet {
                 .ok()
                 .filter(|n| *n > 0 || row.status == EngineStatus::Failed)
                 .map(|n| RestartAttempt { n, max }),
-            caps: None,
+            caps: self.caps(&row),
         })
+    }
+
+    /// The caps that the product's policy sets; none if it sets none.
+    fn caps(&self, row: &EngineRow) -> Option<Caps> {
+        let policy = self.policies.of(row.seat.product_id);
+        let count = |count: i64| count.unsigned_abs();
+        let caps = Caps {
+            memory_mb: policy.engine_memory_mb.map(|mb| count(mb.get())),
+            cpus: policy.engine_cpus.as_ref().map(Cpus::get),
+            pids: policy.engine_pids.map(|pids| count(pids.get())),
+            applied: false,
+        };
+        (caps.memory_mb.is_some() || caps.cpus.is_some() || caps.pids.is_some()).then_some(caps)
     }
 
     fn next_action(&self, row: &EngineRow) -> NextAction {

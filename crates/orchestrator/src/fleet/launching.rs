@@ -51,14 +51,12 @@ impl Fleet {
     }
 
     /// The image of an engine's next launch: its own if it is pinned to it, else the deployment's, as long as
-    /// that is compatible.
+    /// that is compatible and its product's policy allows it.
     pub(super) fn image_for<'a>(&'a self, row: &'a EngineRow) -> &'a EngineImage {
         let default = &self.settings.engine_image;
-        if row.pinned || default.major() != row.engine_version.major() {
-            &row.engine_version
-        } else {
-            default
-        }
+        let allowed = || self.policies.of(row.seat.product_id).allows(default);
+        let follows = !row.pinned && default.major() == row.engine_version.major() && allowed();
+        if follows { default } else { &row.engine_version }
     }
 
     /// Ends what is left of a launch that failed. The engine is `failed` then, unless the backend could not be

@@ -1,12 +1,16 @@
-//! Products: registered once, then known by their key.
+//! Products: registered once, then known by their key; their policies, replaced whole.
 
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, RwLock};
 
-use contract::orchestrator::{Policy, RegisterProduct, RegisteredProduct};
+use contract::orchestrator::{
+    ListProducts, PageLimit, PageOffset, Policy, ProductList, ProductSummary, RegisterProduct,
+    RegisteredProduct, ReplacedPolicy,
+};
 use contract::{DisplayName, KeyHash, PlatformKey, ProductId, Slug};
 use serde_json::json;
 
+use super::calls::PAGE;
 use super::{Fleet, FleetError};
 use crate::registry::{Entry, Event, Product};
 
@@ -22,8 +26,13 @@ impl ProductCache {
         self.by_key.read().unwrap_or_else(PoisonError::into_inner).get(&hash).cloned()
     }
 
+    /// Keeps `product`, unless a later view of it is there: whoever read it first may be the last to come.
     fn put(&self, product: Arc<Product>) {
-        self.by_key.write().unwrap_or_else(PoisonError::into_inner).insert(product.key_hash, product);
+        let mut by_key = self.by_key.write().unwrap_or_else(PoisonError::into_inner);
+        let known = by_key.entry(product.key_hash).or_insert_with(|| Arc::clone(&product));
+        if known.audit_seq < product.audit_seq {
+            *known = product;
+        }
     }
 }
 
@@ -81,6 +90,55 @@ impl Fleet {
         }
     }
 
+    /// A page of all products, without their keys.
+    pub(crate) async fn list_products(&self, ask: ListProducts) -> Result<ProductList, FleetError> {
+        let limit = ask.limit.map_or(PAGE, PageLimit::get);
+        let offset = ask.offset.map_or(0, PageOffset::get);
+        let (products, total) = self.registry.products(limit, offset).await?;
+        let products = products.into_iter().map(|product| ProductSummary {
+            product_id: product.product_id,
+            slug: product.slug,
+            display_name: product.display_name,
+            policy: product.policy,
+            created_at: product.created_at,
+            updated_at: product.updated_at,
+        });
+        Ok(ProductList { products: products.collect(), total })
+    }
+
+    /// Replaces a product's policy. Once this has returned, every call is judged by the new one.
+    pub(crate) async fn replace_policy(
+        self: &Arc<Self>,
+        product_id: ProductId,
+        policy: Policy,
+    ) -> Result<ReplacedPolicy, FleetError> {
+        let fleet = Arc::clone(self);
+        // On its own from here: a caller who hangs up must not leave the registry with one policy and the
+        // products in memory with another.
+        let replaced = tokio::spawn(async move {
+            let at = fleet.now();
+            let entry = |before: &Policy| Entry {
+                at,
+                event: Event::PolicyUpdate,
+                engine: None,
+                duration_ms: None,
+                detail: json!({"from": before, "to": policy}),
+            };
+            let product = fleet.registry.replace_policy(product_id, &policy, entry).await?;
+            let product = Arc::new(product.ok_or(FleetError::ProductNotFound)?);
+            fleet.products.put(Arc::clone(&product));
+            fleet.follow_policy(product_id, product.audit_seq, &product.policy);
+            Ok::<_, FleetError>(ReplacedPolicy {
+                product_id,
+                slug: product.slug.clone(),
+                display_name: product.display_name.clone(),
+                policy: product.policy.clone(),
+                updated_at: at,
+            })
+        });
+        replaced.await.unwrap_or_else(|error| Err(FleetError::internal(error)))
+    }
+
     fn new_product(
         &self,
         slug: Slug,
@@ -95,6 +153,8 @@ impl Fleet {
             policy,
             key_hash: key.hash(),
             created_at: self.now(),
+            updated_at: None,
+            audit_seq: 1,
         }
     }
 
@@ -104,6 +164,37 @@ impl Fleet {
         });
         let entry =
             Entry { at: product.created_at, event: Event::Register, engine: None, duration_ms: None, detail };
-        Ok(self.registry.register(product, &entry).await?)
+        let registered = self.registry.register(product, &entry).await?;
+        if registered {
+            self.follow_policy(product.product_id, product.audit_seq, &product.policy);
+        }
+        Ok(registered)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use contract::Timestamp;
+
+    use super::*;
+
+    #[test]
+    fn of_two_views_of_a_product_the_later_stays_whichever_comes_last() {
+        let view = |audit_seq, max_engines| Product {
+            product_id: ProductId::new(),
+            slug: Slug::new("demo").unwrap(),
+            display_name: DisplayName::new("Demo").unwrap(),
+            policy: Policy { max_engines, ..Policy::default() },
+            key_hash: KeyHash::of("pk-svc-x"),
+            created_at: Timestamp::from_unix_ms(0),
+            updated_at: None,
+            audit_seq,
+        };
+        let cache = ProductCache::default();
+        for (audit_seq, kept) in [(5_i64, 5_i64), (4, 5), (7, 7), (1, 7)] {
+            cache.put(Arc::new(view(audit_seq, Some(audit_seq.unsigned_abs()))));
+            let found = cache.get(KeyHash::of("pk-svc-x")).unwrap();
+            assert_eq!((found.audit_seq, found.policy.max_engines), (kept, Some(kept.unsigned_abs())));
+        }
     }
 }

@@ -56,8 +56,8 @@ impl Fleet {
     }
 
     async fn begin(&self) -> Result<Findings, FleetError> {
-        for (product_id, policy) in self.registry.policies().await? {
-            self.follow_policy(product_id, &policy);
+        for (product_id, audit_seq, policy) in self.registry.policies().await? {
+            self.follow_policy(product_id, audit_seq, &policy);
         }
         self.supervision.adopt(&self.registry.supervised().await?, self.moment(), self.now());
         self.compare().await

@@ -1,18 +1,19 @@
-//! Who calls. As a handler's first argument it is settled before path, query and body are looked at.
+//! Who calls, and may they call at all. As a handler's first argument it is settled before path, query and body are looked at.
 
 use std::sync::Arc;
 
 use axum::extract::{FromRef, FromRequestParts};
+use axum::http::Method;
 use axum::http::request::Parts;
 use contract::orchestrator::{ADMIN_KEY_HEADER, PLATFORM_KEY_HEADER};
 use contract::{AdminKey, ErrorCode};
 use service::http::ApiError;
 
 use super::error::answer;
-use crate::fleet::Fleet;
+use crate::fleet::{Fleet, may_act};
 use crate::registry::Product;
 
-/// The calling product.
+/// The calling product, which may make the call as far as its being suspended goes.
 pub(super) struct Caller(pub(super) Arc<Product>);
 
 impl<S: Send + Sync> FromRequestParts<S> for Caller
@@ -26,7 +27,12 @@ where
             || ApiError::new(ErrorCode::InvalidPlatformKey, "X-Platform-Key must hold the key of a product");
         let key = header(parts, PLATFORM_KEY_HEADER).ok_or_else(unknown)?;
         let product = Arc::<Fleet>::from_ref(state).authenticate(key).await.map_err(answer)?;
-        product.map(Self).ok_or_else(unknown)
+        let product = product.ok_or_else(unknown)?;
+        // HEAD is a GET that is answered without its body.
+        if !matches!(parts.method, Method::GET | Method::HEAD) {
+            may_act(&product).map_err(answer)?;
+        }
+        Ok(Self(product))
     }
 }
 

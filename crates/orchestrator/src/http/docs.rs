@@ -8,7 +8,7 @@ use utoipa::{Modify, OpenApi};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::{App, engines, health, products, proxy};
+use super::{App, audit, engines, figures, health, logs, products, proxy};
 
 /// Where the document is served.
 pub(super) const PATH: &str = "/openapi.json";
@@ -23,6 +23,8 @@ pub(super) const PATH: &str = "/openapi.json";
         (name = "service", description = "The service itself"),
         (name = "products", description = "Products (tenants), for the operator"),
         (name = "engines", description = "The calling product's engines, one per user"),
+        (name = "ledger", description = "What happened to the calling product, row by row"),
+        (name = "figures", description = "The calling product's fleet in numbers"),
     ),
     modifiers(&Keys),
 )]
@@ -52,7 +54,9 @@ pub(super) fn always() -> OpenApiRouter<App> {
 /// The routes that wait until the orchestrator is ready.
 pub(super) fn when_ready() -> OpenApiRouter<App> {
     OpenApiRouter::new()
+        .routes(routes!(products::list))
         .routes(routes!(products::register))
+        .routes(routes!(products::replace_policy))
         .routes(routes!(engines::provision))
         .routes(routes!(engines::admit))
         .routes(routes!(engines::start))
@@ -62,11 +66,34 @@ pub(super) fn when_ready() -> OpenApiRouter<App> {
         .routes(routes!(proxy::proxy))
         .routes(routes!(engines::get, engines::destroy))
         .routes(routes!(engines::list))
+        .routes(routes!(logs::tail))
+        .routes(routes!(audit::list))
+        .routes(routes!(audit::follow))
+        .routes(routes!(figures::status))
+        .routes(routes!(figures::metrics))
 }
 
 /// The document of all routes.
 pub(super) fn document() -> Document {
-    always().merge(when_ready()).into_openapi()
+    let mut document = always().merge(when_ready()).into_openapi();
+    // One function passes all methods on; a client made from the document needs a name for each.
+    for item in document.paths.paths.values_mut() {
+        let methods = [
+            ("get", &mut item.get),
+            ("post", &mut item.post),
+            ("put", &mut item.put),
+            ("patch", &mut item.patch),
+            ("delete", &mut item.delete),
+        ];
+        for (method, operation) in methods {
+            if let Some(operation) = operation
+                && operation.operation_id.as_deref() == Some("proxy")
+            {
+                operation.operation_id = Some(format!("proxy_{method}"));
+            }
+        }
+    }
+    document
 }
 
 /// Serves the document.

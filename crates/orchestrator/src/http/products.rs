@@ -3,13 +3,16 @@
 use std::sync::Arc;
 
 use axum::extract::State;
-use contract::ErrorBody;
-use contract::orchestrator::{RegisterProduct, RegisteredProduct};
-use service::http::{ApiError, Json};
+use contract::orchestrator::{
+    ListProducts, PageLimit, PageOffset, ProductList, RegisterProduct, RegisteredProduct, ReplacePolicy,
+    ReplacedPolicy,
+};
+use contract::{ErrorBody, ProductId};
+use service::http::{ApiError, Json, Path, Query};
 
 use super::auth::Admin;
 use super::error::answer;
-use crate::fleet::Fleet;
+use crate::fleet::{Fleet, FleetError};
 
 /// Registers a product and issues its platform key, which is shown this once.
 #[utoipa::path(
@@ -32,4 +35,56 @@ pub(super) async fn register(
     Json(ask): Json<RegisterProduct>,
 ) -> Result<axum::Json<RegisteredProduct>, ApiError> {
     fleet.register(ask).await.map(axum::Json).map_err(answer)
+}
+
+/// Replaces a product's policy as a whole. Engines above a lowered `max_engines` stay.
+#[utoipa::path(
+    put, path = "/products/{product_id}/policy", tag = "products",
+    security(("admin_key" = [])),
+    params(("product_id" = ProductId, Path, description = "The product")),
+    request_body = ReplacePolicy,
+    responses(
+        (status = 200, description = "In force", body = ReplacedPolicy),
+        (status = 400, description = "`INVALID_REQUEST`", body = ErrorBody),
+        (status = 401, description = "`INVALID_ADMIN_KEY`", body = ErrorBody),
+        (status = 404, description = "`PRODUCT_NOT_FOUND`", body = ErrorBody),
+        (status = 413, description = "`PAYLOAD_TOO_LARGE`", body = ErrorBody),
+        (status = 500, description = "`INTERNAL_ERROR`", body = ErrorBody),
+        (status = 503, description = "`STARTING_UP`", body = ErrorBody),
+    ),
+)]
+pub(super) async fn replace_policy(
+    _admin: Admin,
+    State(fleet): State<Arc<Fleet>>,
+    Path(product_id): Path<String>,
+    Json(ask): Json<ReplacePolicy>,
+) -> Result<axum::Json<ReplacedPolicy>, ApiError> {
+    // What is no id is nobody's.
+    let product_id = product_id.parse().map_err(|_| answer(FleetError::ProductNotFound))?;
+    fleet.replace_policy(product_id, ask.policy).await.map(axum::Json).map_err(answer)
+}
+
+/// Lists all products, oldest first, without their keys.
+#[utoipa::path(
+    operation_id = "list_products",
+    get, path = "/products", tag = "products",
+    security(("admin_key" = [])),
+    params(
+        ("limit" = inline(Option<PageLimit>), Query, description = "Page size; 100 by default"),
+        ("offset" = inline(Option<PageOffset>), Query, description = "Rows to skip; 0 by default"),
+    ),
+    responses(
+        (status = 200, description = "A page, and how many there are in all", body = ProductList),
+        (status = 400, description = "`INVALID_REQUEST`", body = ErrorBody),
+        (status = 401, description = "`INVALID_ADMIN_KEY`", body = ErrorBody),
+        (status = 500, description = "`INTERNAL_ERROR`", body = ErrorBody),
+        (status = 503, description = "`STARTING_UP`", body = ErrorBody),
+    ),
+)]
+pub(super) async fn list(
+    _admin: Admin,
+    State(fleet): State<Arc<Fleet>>,
+    Query(ask): Query<ListProducts>,
+) -> Result<axum::Json<ProductList>, ApiError> {
+    fleet.list_products(ask).await.map(axum::Json).map_err(answer)
 }

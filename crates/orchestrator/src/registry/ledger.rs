@@ -1,46 +1,15 @@
 //! The ledger: every change and its audit row in one transaction, chained by hashes.
 
+use std::sync::Arc;
+
+pub(crate) use contract::audit::AuditEvent as Event;
 use contract::{EngineId, ProductId, Timestamp, UserId};
 use serde_json::Value;
-use sha2::{Digest as _, Sha256};
 use sqlx::{Any, AnyConnection, Row as _, Transaction};
 
+use super::chain::Link;
+use super::news::News;
 use super::{Registry, RegistryError};
-
-/// What an audit row records.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Event {
-    Register,
-    Provision,
-    ProvisionFailed,
-    Start,
-    Stop,
-    Sleep,
-    Wake,
-    Crash,
-    Restart,
-    RotateKey,
-    Destroy,
-}
-
-impl Event {
-    /// The event as it is written.
-    pub(crate) const fn as_str(self) -> &'static str {
-        match self {
-            Self::Register => "register",
-            Self::Provision => "provision",
-            Self::ProvisionFailed => "provision_failed",
-            Self::Start => "start",
-            Self::Stop => "stop",
-            Self::Sleep => "sleep",
-            Self::Wake => "wake",
-            Self::Crash => "crash",
-            Self::Restart => "restart",
-            Self::RotateKey => "rotate_key",
-            Self::Destroy => "destroy",
-        }
-    }
-}
 
 /// An audit row to be written.
 #[derive(Clone, Debug)]
@@ -57,39 +26,21 @@ pub(crate) struct Entry {
 impl Entry {
     /// The hash of the row that this entry becomes as the `id`-th of `product_id`, after a row hashed `before`.
     pub(crate) fn hash(&self, product_id: ProductId, id: i64, before: &str) -> String {
-        let (engine_id, user_id) = match &self.engine {
-            Some((engine_id, user_id)) => (Some(engine_id.to_string()), Some(user_id.as_str())),
-            None => (None, None),
+        let engine = self.engine.as_ref();
+        let engine_id = engine.map(|(engine_id, _)| engine_id.to_string());
+        let link = Link {
+            product_id: &product_id.to_string(),
+            id,
+            at: self.at.unix_ms(),
+            engine_id: engine_id.as_deref(),
+            user_id: engine.map(|(_, user_id)| user_id.as_str()),
+            event: self.event.as_str(),
+            duration_ms: self.duration_ms,
+            detail: &self.detail.to_string(),
         };
-        let fields = [
-            Some("roundhouse audit 1".to_owned()),
-            Some(before.to_owned()),
-            Some(product_id.to_string()),
-            Some(id.to_string()),
-            Some(self.at.unix_ms().to_string()),
-            engine_id,
-            user_id.map(str::to_owned),
-            Some(self.event.as_str().to_owned()),
-            self.duration_ms.map(|duration| duration.to_string()),
-            Some(self.detail.to_string()),
-        ];
-        let mut hasher = Sha256::new();
-        for field in &fields {
-            // Each field with its length, and null unlike every length: no two rows read alike.
-            match field {
-                Some(text) => {
-                    hasher.update((text.len() as u64).to_be_bytes());
-                    hasher.update(text.as_bytes());
-                }
-                None => hasher.update(u64::MAX.to_be_bytes()),
-            }
-        }
-        hasher.finalize().iter().fold(String::new(), |hex, byte| hex + &format!("{byte:02x}"))
+        link.hash(before)
     }
 }
-
-/// The hash before a product's first row.
-pub(super) const NO_HASH: &str = "";
 
 /// A transaction on one product: its engines and its ledger. Dropped, it changes nothing.
 pub(super) struct Ledger {
@@ -103,6 +54,8 @@ pub(super) struct Ledger {
     /// Rows written that count towards the product's lifetime figures.
     provisions: i64,
     destroys: i64,
+    /// Where those are who wait for rows.
+    news: Arc<News>,
 }
 
 impl Registry {
@@ -128,6 +81,7 @@ impl Registry {
             hash,
             provisions: 0,
             destroys: 0,
+            news: Arc::clone(&self.news),
         })
     }
 }
@@ -148,7 +102,7 @@ impl Ledger {
         insert(&mut self.transaction, self.product_id, self.id, entry, &self.hash).await
     }
 
-    /// Commits what was written, audit rows and all.
+    /// Commits what was written, audit rows and all, and tells those who wait for rows.
     pub(super) async fn commit(mut self) -> Result<(), RegistryError> {
         if self.missing != 0 {
             return Err(RegistryError::LedgerIncomplete);
@@ -164,6 +118,9 @@ impl Ledger {
         .execute(&mut *self.transaction)
         .await?;
         self.transaction.commit().await?;
+        // Right behind the commit, with nothing awaited between: a change dropped half-way was not committed, or
+        // is told.
+        self.news.tell(self.product_id);
         Ok(())
     }
 }

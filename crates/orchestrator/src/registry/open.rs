@@ -4,7 +4,7 @@ use std::fs::OpenOptions;
 use std::io;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
-use std::sync::Once;
+use std::sync::{Arc, Once};
 use std::time::Duration;
 
 use contract::Timestamp;
@@ -80,8 +80,7 @@ impl From<sqlx::Error> for OpenRegistryError {
 impl Registry {
     /// Opens the registry at `database`, which is created if it is missing, and brings its schema up to date.
     pub(crate) async fn open(database: &Path, now: Timestamp) -> Result<Self, OpenRegistryError> {
-        static DRIVERS: Once = Once::new();
-        DRIVERS.call_once(install_default_drivers);
+        drivers();
         let database = std::path::absolute(database).map_err(OpenRegistryError::Folder)?;
         if let Some(folder) = database.parent() {
             std::fs::create_dir_all(folder).map_err(OpenRegistryError::Folder)?;
@@ -92,7 +91,7 @@ impl Registry {
         let taken = tokio::task::spawn_blocking(move || FileLock::take(Path::new(&lock), now)).await;
         let lock = taken.map_err(|error| OpenRegistryError::Folder(io::Error::other(error)))??;
         create_private(&database).map_err(OpenRegistryError::Folder)?;
-        let options: AnyConnectOptions = url(&database).parse()?;
+        let options: AnyConnectOptions = url(&database, "rw").parse()?;
         // Before any pool: a pool tries again and again what can never succeed, and forgets why it failed.
         let mut connection = options.connect().await?;
         set_up(&mut connection, false).await?;
@@ -101,7 +100,7 @@ impl Registry {
         let writes = pool(options.clone(), 1, false).await?;
         let reads = pool(options, READERS, true).await?;
         let point_reads = PointReads::open(&database).map_err(OpenRegistryError::PointReads)?;
-        Ok(Self { writes, reads, point_reads, _lock: lock })
+        Ok(Self { writes, reads, point_reads, news: Arc::default(), _lock: lock })
     }
 }
 
@@ -114,8 +113,14 @@ fn create_private(database: &Path) -> io::Result<()> {
     }
 }
 
-/// The URL of a SQLite file, with everything escaped that has a meaning in a URL.
-fn url(database: &Path) -> String {
+/// Makes the drivers known, once.
+pub(super) fn drivers() {
+    static DRIVERS: Once = Once::new();
+    DRIVERS.call_once(install_default_drivers);
+}
+
+/// The URL of a SQLite file, opened in `mode`, with everything escaped that has a meaning in a URL.
+pub(super) fn url(database: &Path, mode: &str) -> String {
     let mut url = "sqlite://".to_owned();
     for byte in database.as_os_str().as_encoded_bytes() {
         match byte {
@@ -125,7 +130,7 @@ fn url(database: &Path) -> String {
             _ => url = format!("{url}%{byte:02X}"),
         }
     }
-    url + "?mode=rw"
+    url + "?mode=" + mode
 }
 
 async fn pool(options: AnyConnectOptions, connections: u32, read_only: bool) -> Result<AnyPool, sqlx::Error> {
@@ -175,6 +180,16 @@ async fn migrate(connection: &mut AnyConnection) -> Result<(), OpenRegistryError
         step.commit().await?;
     }
     Ok(())
+}
+
+/// Whether the database has a schema that this version knows.
+pub(super) async fn is_known(connection: &mut AnyConnection) -> Result<bool, sqlx::Error> {
+    let meta = "SELECT COUNT(*) FROM sqlite_master WHERE type = 'table' AND name = 'meta'";
+    if sqlx::query(meta).fetch_one(&mut *connection).await?.try_get::<i64, _>(0)? == 0 {
+        return Ok(false);
+    }
+    let known = i64::try_from(MIGRATIONS.len()).unwrap_or(i64::MAX);
+    Ok((1..=known).contains(&schema_version(connection).await?))
 }
 
 async fn schema_version(connection: &mut AnyConnection) -> Result<i64, sqlx::Error> {

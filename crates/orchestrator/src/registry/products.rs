@@ -5,7 +5,8 @@ use contract::{DisplayName, KeyHash, ProductId, Slug, Timestamp};
 use sqlx::Row as _;
 use sqlx::any::AnyRow;
 
-use super::ledger::{self, Entry, NO_HASH};
+use super::chain::NO_HASH;
+use super::ledger::{self, Entry};
 use super::{Registry, RegistryError};
 
 /// A product as the registry knows it.
@@ -17,12 +18,18 @@ pub(crate) struct Product {
     pub(crate) policy: Policy,
     pub(crate) key_hash: KeyHash,
     pub(crate) created_at: Timestamp,
+    /// When its policy was last replaced; none if it never was.
+    pub(crate) updated_at: Option<Timestamp>,
+    /// How long its ledger was when this was read: of two views of a product the one with the longer ledger is
+    /// the later.
+    pub(crate) audit_seq: i64,
 }
 
 macro_rules! select_product {
     ($rest:literal) => {
         concat!(
-            "SELECT product_id, slug, display_name, policy, api_key_hash, created_at FROM products ",
+            "SELECT product_id, slug, display_name, policy, api_key_hash, created_at, updated_at, audit_seq \
+             FROM products ",
             $rest
         )
     };
@@ -33,8 +40,7 @@ impl Registry {
     pub(crate) async fn register(&self, product: &Product, entry: &Entry) -> Result<bool, RegistryError> {
         // The product's ledger begins with this row; there is no row of the product to take first.
         let (id, hash) = (1, entry.hash(product.product_id, 1, NO_HASH));
-        let policy = serde_json::to_string(&product.policy)
-            .map_err(|_| RegistryError::Unreadable { column: "policy" })?;
+        let policy = text(&product.policy)?;
         let mut transaction = self.writes.begin().await?;
         let inserted = sqlx::query(
             "INSERT INTO products \
@@ -70,6 +76,61 @@ impl Registry {
         let query = sqlx::query(select_product!("WHERE slug = $1")).bind(slug.as_str().to_owned());
         query.fetch_optional(&self.reads).await?.as_ref().map(read).transpose()
     }
+
+    /// One page of all products, oldest first, and how many there are in all.
+    pub(crate) async fn products(
+        &self,
+        limit: i64,
+        offset: i64,
+    ) -> Result<(Vec<Product>, u64), RegistryError> {
+        // One transaction: the page and the total are of the same moment.
+        let mut transaction = self.reads.begin().await?;
+        // Ids made later sort later.
+        let rows = sqlx::query(select_product!("ORDER BY product_id LIMIT $1 OFFSET $2"))
+            .bind(limit)
+            .bind(offset)
+            .fetch_all(&mut *transaction)
+            .await?;
+        let total = sqlx::query("SELECT COUNT(*) FROM products").fetch_one(&mut *transaction).await?;
+        transaction.commit().await?;
+        let products = rows.iter().map(read).collect::<Result<_, _>>()?;
+        Ok((products, total.try_get::<i64, _>(0)?.unsigned_abs()))
+    }
+
+    /// Replaces a product's policy, with the audit row that `entry` makes of the old one. Returns the product as
+    /// it is then; none if there is no such product.
+    pub(crate) async fn replace_policy(
+        &self,
+        product_id: ProductId,
+        policy: &Policy,
+        entry: impl FnOnce(&Policy) -> Entry,
+    ) -> Result<Option<Product>, RegistryError> {
+        let mut ledger = match self.ledger(product_id, 1).await {
+            Err(RegistryError::ProductGone) => return Ok(None),
+            ledger => ledger?,
+        };
+        let row = sqlx::query(select_product!("WHERE product_id = $1"))
+            .bind(product_id.to_string())
+            .fetch_one(ledger.connection())
+            .await?;
+        let mut product = read(&row)?;
+        let entry = entry(&product.policy);
+        sqlx::query("UPDATE products SET policy = $1, updated_at = $2 WHERE product_id = $3")
+            .bind(text(policy)?)
+            .bind(entry.at.unix_ms())
+            .bind(product_id.to_string())
+            .execute(ledger.connection())
+            .await?;
+        ledger.append(&entry).await?;
+        ledger.commit().await?;
+        product.policy = policy.clone();
+        product.updated_at = Some(entry.at);
+        Ok(Some(product))
+    }
+}
+
+fn text(policy: &Policy) -> Result<String, RegistryError> {
+    serde_json::to_string(policy).map_err(|_| RegistryError::Unreadable { column: "policy" })
 }
 
 fn read(row: &AnyRow) -> Result<Product, RegistryError> {
@@ -82,5 +143,7 @@ fn read(row: &AnyRow) -> Result<Product, RegistryError> {
         policy: serde_json::from_str(&text(3)?).ok().ok_or_else(unreadable("policy"))?,
         key_hash: KeyHash::from_hex(&text(4)?).ok().ok_or_else(unreadable("api_key_hash"))?,
         created_at: Timestamp::from_unix_ms(row.try_get(5)?),
+        updated_at: row.try_get::<Option<i64>, _>(6)?.map(Timestamp::from_unix_ms),
+        audit_seq: row.try_get(7)?,
     })
 }

@@ -91,14 +91,16 @@ impl Registry {
         Ok(())
     }
 
-    /// Every product's policy.
-    pub(crate) async fn policies(&self) -> Result<Vec<(ProductId, Policy)>, RegistryError> {
-        let rows = sqlx::query("SELECT product_id, policy FROM products").fetch_all(&self.reads).await?;
+    /// Every product's policy, with the last number of its ledger.
+    pub(crate) async fn policies(&self) -> Result<Vec<(ProductId, i64, Policy)>, RegistryError> {
+        let query = sqlx::query("SELECT product_id, policy, audit_seq FROM products");
+        let rows = query.fetch_all(&self.reads).await?;
         let read = |row: &sqlx::any::AnyRow| {
             let (product_id, policy): (String, String) = (row.try_get(0)?, row.try_get(1)?);
             let unreadable = |column| RegistryError::Unreadable { column };
             Ok((
                 product_id.parse().map_err(|_| unreadable("product_id"))?,
+                row.try_get(2)?,
                 serde_json::from_str(&policy).map_err(|_| unreadable("policy"))?,
             ))
         };

@@ -1,5 +1,9 @@
 //! The registry by itself: the ledger's chain, compare-and-swap, quota and ports under concurrency.
 
+mod figures;
+mod plans;
+mod verifying;
+
 use std::collections::{HashMap, HashSet};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
@@ -73,9 +77,11 @@ fn product(slug: &str) -> Product {
         product_id: ProductId::new(),
         slug: Slug::new(slug).unwrap(),
         display_name: DisplayName::new("A product").unwrap(),
-        policy: Policy { max_engines: Some(3), rate_limit_rpm: None },
+        policy: Policy { max_engines: Some(3), ..Policy::default() },
         key_hash: PlatformKey::generate().unwrap().hash(),
         created_at: NOW,
+        updated_at: None,
+        audit_seq: 1,
     }
 }
 

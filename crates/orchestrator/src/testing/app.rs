@@ -8,6 +8,7 @@ use std::time::Duration;
 use axum::Router;
 use axum::body::{Body, to_bytes};
 use axum::http::{HeaderMap, Request};
+use axum::response::Response;
 use contract::{AdminKey, EngineId, Timestamp};
 use secrecy::SecretString;
 use serde_json::{Value, json};
@@ -190,16 +191,43 @@ impl TestApp {
         headers: &[(&str, &str)],
         body: &str,
     ) -> Answer {
+        let (parts, body) = self.open(method, path, headers, body).await.into_parts();
+        let body = to_bytes(body, usize::MAX).await.unwrap();
+        let body = serde_json::from_slice(&body)
+            .unwrap_or_else(|_| panic!("no JSON: {}", String::from_utf8_lossy(&body)));
+        (parts.status.as_u16(), parts.headers, body)
+    }
+
+    /// Sends a request through the real router, and leaves the answer's body unread.
+    pub(crate) async fn open(
+        &self,
+        method: &str,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: &str,
+    ) -> Response {
         let mut request = Request::builder().method(method).uri(path);
         for (name, value) in headers {
             request = request.header(*name, *value);
         }
         let request = request.body(Body::from(body.to_owned())).unwrap();
-        let (parts, body) = self.router.clone().oneshot(request).await.unwrap().into_parts();
-        let body = to_bytes(body, usize::MAX).await.unwrap();
-        let body = serde_json::from_slice(&body)
-            .unwrap_or_else(|_| panic!("no JSON: {}", String::from_utf8_lossy(&body)));
-        (parts.status.as_u16(), parts.headers, body)
+        self.router.clone().oneshot(request).await.unwrap()
+    }
+
+    /// Asserts that the ledger's chain is whole, and gives how many rows it has.
+    pub(crate) async fn assert_chained(&self) -> i64 {
+        let mut rows = 0;
+        let database = self.folder.path().join("registry.db");
+        crate::verify(&database, |checked| rows += checked.rows.expect("a whole chain")).await.unwrap();
+        rows
+    }
+
+    /// Replaces a product's policy.
+    pub(crate) async fn replace_policy(&self, product_id: &str, policy: &Value) -> (u16, Value) {
+        let path = format!("/products/{product_id}/policy");
+        let body = json!({"policy": policy}).to_string();
+        let (status, _, answer) = self.send("PUT", &path, &[("X-Admin-Key", ADMIN_KEY)], &body).await;
+        (status, answer)
     }
 
     /// Rows of a query on the registry, read beside it.
@@ -257,6 +285,22 @@ pub(crate) struct Caller<'a> {
 }
 
 impl Caller<'_> {
+    /// Its id, as its ledger has it.
+    pub(crate) async fn product_id(&self) -> String {
+        let (_, audit) = self.look("/audit?limit=1").await;
+        audit["rows"][0]["product_id"].as_str().unwrap().to_owned()
+    }
+
+    /// Replaces its policy, as the operator.
+    pub(crate) async fn limit(&self, policy: Value) {
+        let (status, answer) = self.app.replace_policy(&self.product_id().await, &policy).await;
+        assert_eq!(status, 200, "{answer}");
+    }
+
+    pub(crate) async fn look(&self, path: &str) -> (u16, Value) {
+        self.call("GET", path, &Value::Null).await
+    }
+
     pub(crate) async fn call(&self, method: &str, path: &str, body: &Value) -> (u16, Value) {
         let body = if body.is_null() { String::new() } else { body.to_string() };
         let (status, _, answer) = self.app.send(method, path, &[("X-Platform-Key", &self.key)], &body).await;

@@ -120,9 +120,14 @@ async fn a_registry_of_a_later_version_is_left_alone() {
         let registry = Connection::open(&file).unwrap();
         registry.execute("UPDATE meta SET value = ?1 WHERE name = 'schema_version'", [version]).unwrap()
     };
+    let version = {
+        let registry = Connection::open(&file).unwrap();
+        let query = "SELECT value FROM meta WHERE name = 'schema_version'";
+        registry.query_row(query, [], |row| row.get::<_, String>(0)).unwrap()
+    };
     assert_eq!(set_version("999"), 1);
     fleet.failing_up().await.refused(2, &[file.to_str().unwrap(), "later version", "999"]);
-    set_version("1");
+    set_version(&version);
     nothing_is_lost(&fleet).await;
 }
 

@@ -14,6 +14,7 @@
 
 mod support;
 
+mod audit_cli;
 mod bad_engine_setups;
 mod bad_setups;
 mod cancel;
@@ -25,6 +26,7 @@ mod continued_thread;
 mod edit_retry;
 mod engine_api;
 mod engine_killed;
+mod events;
 mod first_start;
 mod grants;
 mod hitl;
@@ -39,6 +41,7 @@ mod orchestrator_input;
 mod orchestrator_killed;
 mod own_script;
 mod provider_failures;
+mod rekey_cli;
 mod replay;
 mod rpc;
 mod secrets;

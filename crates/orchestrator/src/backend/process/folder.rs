@@ -1,11 +1,12 @@
 //! An engine's folder: its brain, its log, its home.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
-use std::io::{self, Read as _, Seek as _, SeekFrom};
+use std::io::{self, BufRead as _, BufReader, Read as _, Seek as _, SeekFrom};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
 use contract::EngineId;
+use rustix::fs::OFlags;
 
 /// The folder that holds one folder per engine.
 pub(super) struct Folders {
@@ -17,8 +18,10 @@ pub(super) struct Folder {
     path: PathBuf,
 }
 
-/// How much of a log's end is read for its last lines.
-const TAIL_BYTES: u64 = 256 * 1024;
+/// How much of a log's end is searched for its last lines.
+const TAIL_BYTES: u64 = 64 * 1024 * 1024;
+/// How much of a line is shown: 10,000 lines, the most that are asked for, must fit into memory.
+const LINE_BYTES: u64 = 4 * 1024;
 
 impl Folders {
     pub(super) fn new(root: PathBuf) -> Self {
@@ -72,24 +75,67 @@ impl Folder {
 
     /// The last lines of the log, at most `lines`; none if there is no log.
     pub(super) fn log_tail(&self, lines: usize) -> io::Result<Vec<String>> {
-        let mut log = match File::open(self.log()) {
+        // A link in its place is not followed: an engine must not choose what is shown as its log.
+        let flags = OFlags::NOFOLLOW.bits().cast_signed();
+        let mut log = match OpenOptions::new().read(true).custom_flags(flags).open(self.log()) {
             Ok(log) => log,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
             Err(error) => return Err(error),
         };
-        let length = log.metadata()?.len();
-        log.seek(SeekFrom::Start(length.saturating_sub(TAIL_BYTES)))?;
-        let mut end = Vec::new();
-        log.take(TAIL_BYTES).read_to_end(&mut end)?;
-        let end = String::from_utf8_lossy(&end);
-        let mut tail: Vec<String> = end.lines().rev().take(lines).map(str::to_owned).collect();
-        tail.reverse();
+        let start = tail_start(&mut log, lines)?;
+        log.seek(SeekFrom::Start(start))?;
+        let mut log = BufReader::new(log);
+        let mut tail = Vec::new();
+        // It may have grown meanwhile.
+        while tail.len() < lines {
+            let Some(line) = next_line(&mut log)? else { break };
+            tail.push(line);
+        }
         Ok(tail)
     }
 
     fn log(&self) -> PathBuf {
         self.path.join("engine.log")
     }
+}
+
+/// Where the last `lines` lines of `log` begin.
+fn tail_start(log: &mut File, lines: usize) -> io::Result<u64> {
+    const BLOCK: u64 = 64 * 1024;
+    let end = log.seek(SeekFrom::End(0))?;
+    let first = end.saturating_sub(TAIL_BYTES);
+    let (mut at, mut found) = (end, 0);
+    while at > first {
+        let begin = at.saturating_sub(BLOCK).max(first);
+        let mut block = Vec::new();
+        log.seek(SeekFrom::Start(begin))?;
+        log.by_ref().take(at - begin).read_to_end(&mut block)?;
+        for byte in block.iter().rev() {
+            // The line break at the very end ends the last line.
+            if *byte == b'\n' && at < end {
+                found += 1;
+                if found == lines {
+                    return Ok(at);
+                }
+            }
+            at -= 1;
+        }
+        at = begin;
+    }
+    Ok(first)
+}
+
+/// The next line, cut off where it is too long; none at the end.
+fn next_line(log: &mut BufReader<File>) -> io::Result<Option<String>> {
+    let mut line = Vec::new();
+    if log.by_ref().take(LINE_BYTES).read_until(b'\n', &mut line)? == 0 {
+        return Ok(None);
+    }
+    let whole = line.pop_if(|byte| *byte == b'\n').is_some();
+    let cut = !whole && log.skip_until(b'\n')? > 1;
+    let line = String::from_utf8_lossy(&line);
+    let line = line.strip_suffix('\r').unwrap_or(&line);
+    Ok(Some(if cut { format!("{line}…") } else { line.to_owned() }))
 }
 
 #[cfg(test)]
@@ -137,7 +183,41 @@ mod tests {
         let padding = "x".repeat(1_000);
         let lines: Vec<_> = (0..1_000).map(|line| format!("{line} {padding}")).collect();
         fs::write(folder.log(), lines.join("\n")).unwrap();
-        let tail = folder.log_tail(2).unwrap();
-        assert!(tail.len() == 2 && tail[0].starts_with("998 ") && tail[1].starts_with("999 "), "{tail:?}");
+        for end in ["", "\n"] {
+            fs::write(folder.log(), lines.join("\n") + end).unwrap();
+            assert_eq!(folder.log_tail(2).unwrap(), lines[998..]);
+            assert_eq!(folder.log_tail(1_000).unwrap(), lines);
+            assert_eq!(folder.log_tail(1_001).unwrap(), lines);
+        }
+    }
+
+    #[test]
+    fn ten_thousand_lines_are_shown_if_there_are_as_many() {
+        let (_root, folder) = folder();
+        folder.create().unwrap();
+        let lines: Vec<_> = (0..10_050).map(|line| format!("{line} {}", "x".repeat(300))).collect();
+        fs::write(folder.log(), lines.join("\r\n")).unwrap();
+        assert_eq!(folder.log_tail(10_000).unwrap(), lines[50..]);
+    }
+
+    #[test]
+    fn endless_lines_are_cut_off_and_empty_ones_kept() {
+        let (_root, folder) = folder();
+        folder.create().unwrap();
+        let (just, over) = ("x".repeat(4_096), "y".repeat(100_000));
+        fs::write(folder.log(), format!("first\n\n{just}\n{over}\n\nlast")).unwrap();
+        let cut = format!("{}…", &over[..4_096]);
+        assert_eq!(folder.log_tail(9).unwrap(), ["first", "", &just, &cut, "", "last"]);
+        assert_eq!(folder.log_tail(3).unwrap(), [&cut, "", "last"]);
+    }
+
+    #[test]
+    fn a_log_that_is_one_endless_line_is_searched_to_a_limit() {
+        let (_root, folder) = folder();
+        folder.create().unwrap();
+        let log = fs::File::create(folder.log()).unwrap();
+        // A hole: nothing is stored.
+        log.set_len(1 << 40).unwrap();
+        assert_eq!(folder.log_tail(10).unwrap().len(), 1);
     }
 }

@@ -286,3 +286,22 @@ async fn checks_are_spread_over_the_interval() {
     assert!((22..=26).contains(&all), "{all} checks in an interval");
     assert!(busiest <= 8, "{busiest} checks in one second");
 }
+
+#[tokio::test]
+async fn a_policy_sets_when_its_engines_sleep_and_from_when_on() {
+    let app = TestApp::new().await;
+    let product = app.product("demo", json!({"idle_sleep_threshold_s": 0})).await;
+    product.provision("ann").await;
+    pass(&app, Duration::from_hours(2)).await;
+    assert_eq!(short(product.get("ann").await), "200 running");
+    let listed = app.send("GET", "/products", &[("X-Admin-Key", crate::testing::ADMIN_KEY)], "").await.2;
+    let path = format!("/products/{}/policy", listed["products"][0]["product_id"].as_str().unwrap());
+    let body = json!({"policy": {"idle_sleep_threshold_s": 7_201}}).to_string();
+    let key = [("X-Admin-Key", crate::testing::ADMIN_KEY)];
+    assert_eq!(app.send("PUT", &path, &key, &body).await.0, 200);
+    assert_eq!(short(product.get("ann").await), "200 running");
+    until_it_is(&product, "sleeping").await;
+    assert_eq!(short(product.admit("ann", json!({"auto_wake": true})).await), "200 running");
+    let explained = product.call("GET", "/engines/ann/explain", &Value::Null).await.1;
+    assert_eq!(explained["caps"], Value::Null);
+}

@@ -1,0 +1,348 @@
+//! What a product may do, and what holds for its engines.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::time::Duration;
+
+use semver::{Version, VersionReq};
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{self, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde_json::Number;
+use url::Url;
+use utoipa::ToSchema;
+use utoipa::openapi::{ArrayBuilder, ObjectBuilder, RefOr, Schema, SchemaFormat, Type};
+
+use crate::EngineImage;
+use crate::wire::Bounded;
+
+/// What a product may do. An absent field sets no limit; an unknown one is refused, so that a typo cannot
+/// drop a limit.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(remote = "Self", deny_unknown_fields, default)]
+pub struct Policy {
+    /// The most engines the product may have, whatever their state. 0 refuses all.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_engines: Option<u64>,
+    /// The most admits of the product in any 60 seconds. 0 refuses all.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rate_limit_rpm: Option<u64>,
+    /// If true, every call of the product other than a GET is refused.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub suspended: Option<bool>,
+    /// The engine images that may be provisioned and followed; all if absent, none if empty.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub allowed_engine_versions: Option<AllowedVersions>,
+    /// After how many seconds an idle engine is put to sleep, in place of the deployment's; 0 = never.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub idle_sleep_threshold_s: Option<Seconds>,
+    /// Where authorization servers send people back to, in place of the passed-through one; from each engine's
+    /// next launch on.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub oauth_redirect_base_url: Option<BaseUrl>,
+    /// Memory of each engine in MiB, from its next launch on.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<u64>, minimum = 64)]
+    pub engine_memory_mb: Option<Bounded<64, { i64::MAX }>>,
+    /// Processors of each engine, from its next launch on.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub engine_cpus: Option<Cpus>,
+    /// Processes and threads of each engine, from its next launch on.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<u64>, minimum = 16)]
+    pub engine_pids: Option<Bounded<16, { i64::MAX }>>,
+}
+
+impl Policy {
+    /// Whether an engine of the product may be provisioned as `image`, or follow the deployment to it.
+    pub fn allows(&self, image: &EngineImage) -> bool {
+        self.allowed_engine_versions.as_ref().is_none_or(|allowed| allowed.allows(image))
+    }
+
+    /// Whether the product may do nothing but look.
+    pub fn is_suspended(&self) -> bool {
+        self.suspended == Some(true)
+    }
+}
+
+impl Serialize for Policy {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        // The derived one: `remote` keeps it beside the trait.
+        Self::serialize(self, serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for Policy {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        // serde reads a struct from an array too: `[]` would be a policy without limits.
+        struct Object;
+
+        impl<'de> Visitor<'de> for Object {
+            type Value = Policy;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Policy, A::Error> {
+                Policy::deserialize(MapAccessDeserializer::new(map))
+            }
+        }
+        deserializer.deserialize_map(Object)
+    }
+}
+
+/// The images that a product's engines may run.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "Vec<VersionRule>", into = "Vec<VersionRule>")]
+pub struct AllowedVersions(Vec<VersionRule>);
+
+impl AllowedVersions {
+    /// The most rules taken: every policy stands in the ledger each time that it is replaced.
+    pub const MAX: usize = 100;
+
+    /// Whether one of the rules allows `image`.
+    pub fn allows(&self, image: &EngineImage) -> bool {
+        self.0.iter().any(|rule| rule.allows(image))
+    }
+}
+
+/// More rules than are taken.
+#[derive(Debug, thiserror::Error)]
+#[error("must be a list of at most {} entries", AllowedVersions::MAX)]
+pub struct TooManyRules;
+
+impl TryFrom<Vec<VersionRule>> for AllowedVersions {
+    type Error = TooManyRules;
+
+    fn try_from(rules: Vec<VersionRule>) -> Result<Self, TooManyRules> {
+        if rules.len() > Self::MAX { Err(TooManyRules) } else { Ok(Self(rules)) }
+    }
+}
+
+impl From<AllowedVersions> for Vec<VersionRule> {
+    fn from(allowed: AllowedVersions) -> Self {
+        allowed.0
+    }
+}
+
+/// An image that is allowed, or a range of versions of any image. Written back as it was given.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct VersionRule {
+    text: Box<str>,
+    rule: Rule,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Rule {
+    Image(EngineImage),
+    Range(VersionReq),
+}
+
+impl VersionRule {
+    /// The longest requirement taken, in bytes.
+    const MAX_BYTES: usize = 256;
+
+    fn allows(&self, image: &EngineImage) -> bool {
+        match &self.rule {
+            Rule::Image(allowed) => allowed == image,
+            Rule::Range(range) => {
+                image.version().parse().is_ok_and(|version: Version| range.matches(&version))
+            }
+        }
+    }
+}
+
+/// A text that is neither an image nor a requirement.
+#[derive(Debug, thiserror::Error)]
+#[error("must be an image such as svc-engine:1.2.3 or a semver requirement such as ^1.2")]
+pub struct InvalidRule;
+
+impl TryFrom<String> for VersionRule {
+    type Error = InvalidRule;
+
+    fn try_from(text: String) -> Result<Self, InvalidRule> {
+        // No requirement has a colon, and no reference is without one.
+        let rule = if text.contains(':') {
+            Rule::Image(text.parse().map_err(|_| InvalidRule)?)
+        } else if text.len() > Self::MAX_BYTES {
+            return Err(InvalidRule);
+        } else {
+            Rule::Range(text.parse().map_err(|_| InvalidRule)?)
+        };
+        Ok(Self { text: text.into(), rule })
+    }
+}
+
+impl From<VersionRule> for String {
+    fn from(rule: VersionRule) -> Self {
+        rule.text.into()
+    }
+}
+
+/// A span of time in seconds, decimals allowed. Written back as it was given.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "Number", into = "Number")]
+pub struct Seconds(Number);
+
+impl Seconds {
+    /// The span; one that is too long to be told is the longest there is.
+    pub fn duration(&self) -> Duration {
+        let seconds = self.0.as_f64().unwrap_or(f64::MAX);
+        Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX)
+    }
+}
+
+/// A number below zero.
+#[derive(Debug, thiserror::Error)]
+#[error("must be seconds, 0 or more, decimals allowed")]
+pub struct InvalidSeconds;
+
+impl TryFrom<Number> for Seconds {
+    type Error = InvalidSeconds;
+
+    fn try_from(number: Number) -> Result<Self, InvalidSeconds> {
+        let good = number.as_f64().is_some_and(|seconds| seconds.is_finite() && seconds >= 0.0);
+        if good { Ok(Self(number)) } else { Err(InvalidSeconds) }
+    }
+}
+
+impl From<Seconds> for Number {
+    fn from(seconds: Seconds) -> Self {
+        seconds.0
+    }
+}
+
+/// So many processors, decimals allowed. Written back as it was given.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "Number", into = "Number")]
+pub struct Cpus(Number);
+
+impl Cpus {
+    /// How many: above zero, and finite.
+    pub fn get(&self) -> f64 {
+        self.0.as_f64().unwrap_or(f64::MAX)
+    }
+}
+
+/// Not above zero.
+#[derive(Debug, thiserror::Error)]
+#[error("must be a number above 0")]
+pub struct InvalidCpus;
+
+impl TryFrom<Number> for Cpus {
+    type Error = InvalidCpus;
+
+    fn try_from(number: Number) -> Result<Self, InvalidCpus> {
+        let good = number.as_f64().is_some_and(|cpus| cpus.is_finite() && cpus > 0.0);
+        if good { Ok(Self(number)) } else { Err(InvalidCpus) }
+    }
+}
+
+impl From<Cpus> for Number {
+    fn from(cpus: Cpus) -> Self {
+        cpus.0
+    }
+}
+
+/// An `http` or `https` address that others are built on. Written back as it was given.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BaseUrl(Box<str>);
+
+impl BaseUrl {
+    /// The longest address taken, in bytes.
+    const MAX_BYTES: usize = 2_048;
+
+    /// The address.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+/// A text that is no such address.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "must be an http or https URL of at most {} bytes, with neither credentials nor query nor fragment",
+    BaseUrl::MAX_BYTES
+)]
+pub struct InvalidBaseUrl;
+
+impl TryFrom<&str> for BaseUrl {
+    type Error = InvalidBaseUrl;
+
+    fn try_from(text: &str) -> Result<Self, InvalidBaseUrl> {
+        // The parser mends much that others, who get this text as it is, may not.
+        let plain = text.bytes().all(|byte| byte.is_ascii_graphic() && !b"\\?#@\"<>`{}|^".contains(&byte));
+        let begins = ["http://", "https://"].iter().any(|scheme| {
+            text.strip_prefix(scheme).is_some_and(|rest| !rest.is_empty() && !rest.starts_with('/'))
+        });
+        if text.len() > Self::MAX_BYTES || !plain || !begins || Url::parse(text).is_err() {
+            return Err(InvalidBaseUrl);
+        }
+        Ok(Self(text.into()))
+    }
+}
+
+impl Serialize for BaseUrl {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&self.0)
+    }
+}
+
+impl<'de> Deserialize<'de> for BaseUrl {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Self::try_from(&*Cow::<str>::deserialize(deserializer)?).map_err(de::Error::custom)
+    }
+}
+
+macro_rules! schema {
+    ($type:ident, $schema:expr) => {
+        impl utoipa::PartialSchema for $type {
+            fn schema() -> RefOr<Schema> {
+                $schema.into()
+            }
+        }
+
+        impl utoipa::ToSchema for $type {
+            fn name() -> Cow<'static, str> {
+                stringify!($type).into()
+            }
+        }
+    };
+}
+
+schema!(
+    AllowedVersions,
+    ArrayBuilder::new()
+        .items(
+            ObjectBuilder::new()
+                .schema_type(Type::String)
+                .description(Some("An image, or a semver requirement on the version of any image"))
+                .examples(["svc-engine:1.2.3", "^1.2"])
+        )
+        .max_items(Some(AllowedVersions::MAX))
+);
+schema!(
+    Seconds,
+    ObjectBuilder::new().schema_type(Type::Number).minimum(Some(0)).description(Some("Decimals allowed"))
+);
+schema!(
+    Cpus,
+    ObjectBuilder::new()
+        .schema_type(Type::Number)
+        .exclusive_minimum(Some(0))
+        .description(Some("Decimals allowed"))
+);
+schema!(
+    BaseUrl,
+    ObjectBuilder::new()
+        .schema_type(Type::String)
+        .format(Some(SchemaFormat::Custom("uri".into())))
+        .description(Some("http or https, with neither credentials nor query nor fragment"))
+        .max_length(Some(BaseUrl::MAX_BYTES))
+);
+
+#[cfg(test)]
+#[path = "policy_tests.rs"]
+mod tests;

@@ -1,0 +1,60 @@
+//! Products' policies: what they forbid, and what holds for engines that nobody is just calling for.
+
+use std::collections::HashMap;
+use std::sync::{Arc, PoisonError, RwLock};
+
+use contract::policy::{Policy, Seconds};
+use contract::{EngineImage, ProductId};
+
+use super::{Fleet, FleetError};
+use crate::registry::Product;
+
+/// Every product's policy, with the place in its ledger at which it was seen: of two views the later one holds.
+#[derive(Default)]
+pub(super) struct Policies {
+    by_product: RwLock<HashMap<ProductId, (i64, Arc<Policy>)>>,
+}
+
+impl Policies {
+    /// Takes note of a product's policy. Returns whether it is the latest view.
+    fn put(&self, product_id: ProductId, audit_seq: i64, policy: &Policy) -> bool {
+        let mut by_product = self.by_product.write().unwrap_or_else(PoisonError::into_inner);
+        let known = by_product.get(&product_id);
+        let later = known.is_none_or(|(seen, _)| *seen < audit_seq);
+        if later {
+            by_product.insert(product_id, (audit_seq, Arc::new(policy.clone())));
+        }
+        later
+    }
+
+    /// A product's policy. One that is not known sets no limits.
+    pub(super) fn of(&self, product_id: ProductId) -> Arc<Policy> {
+        let by_product = self.by_product.read().unwrap_or_else(PoisonError::into_inner);
+        by_product.get(&product_id).map(|(_, policy)| Arc::clone(policy)).unwrap_or_default()
+    }
+}
+
+/// Whether `product` may make a call that is not only a look.
+pub(crate) fn may_act(product: &Product) -> Result<(), FleetError> {
+    if product.policy.is_suspended() {
+        return Err(FleetError::PolicyDenied("the product is suspended, and may only look".to_owned()));
+    }
+    Ok(())
+}
+
+impl Fleet {
+    /// Why `product` may not provision an engine with `image`, by default the deployment's; none if it may.
+    pub(super) fn image_denied(&self, product: &Product, image: Option<&EngineImage>) -> Option<FleetError> {
+        let image = image.unwrap_or(&self.settings.engine_image);
+        let denied = || FleetError::PolicyDenied(format!("{image} is not among its allowed_engine_versions"));
+        (!product.policy.allows(image)).then(denied)
+    }
+
+    /// Lets a product's engines be judged by this policy from now on, unless a later one is known.
+    pub(super) fn follow_policy(&self, product_id: ProductId, audit_seq: i64, policy: &Policy) {
+        if self.policies.put(product_id, audit_seq, policy) {
+            let threshold = policy.idle_sleep_threshold_s.as_ref().map(Seconds::duration);
+            self.supervision.set_threshold(product_id, threshold);
+        }
+    }
+}

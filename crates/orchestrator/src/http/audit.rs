@@ -1,0 +1,125 @@
+//! The ledger, read and followed.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+
+use axum::Json as Answer;
+use axum::body::{Body, Bytes};
+use axum::extract::State;
+use axum::http::{HeaderMap, HeaderName, header};
+use axum::response::{IntoResponse as _, Response};
+use contract::audit::{AuditEvent, AuditId, AuditList, AuditPosition, AuditRow, FollowEvents, ListAudit};
+use contract::orchestrator::PageLimit;
+use contract::{ErrorBody, ErrorCode, UserId};
+use futures::Stream;
+use service::http::{ApiError, Query};
+
+use super::auth::Caller;
+use super::error::answer;
+use crate::fleet::{Fleet, Follower, Told};
+
+/// The header by which a client that comes back says what it saw last.
+const LAST_EVENT_ID: &str = "last-event-id";
+
+/// What is sent where there is nothing to tell: a comment, which clients skip.
+const KEEP_ALIVE: &[u8] = b": nothing new\n\n";
+
+/// Lists the calling product's rows of the ledger, newest first.
+#[utoipa::path(
+    operation_id = "list_audit",
+    get, path = "/audit", tag = "ledger",
+    security(("platform_key" = [])),
+    params(
+        ("limit" = inline(Option<PageLimit>), Query, description = "Page size; 100 by default"),
+        ("before" = inline(Option<AuditId>), Query, description = "Only rows older than the one with this id"),
+        ("event" = Option<AuditEvent>, Query, description = "Only rows of this event"),
+        ("user_id" = Option<UserId>, Query, description = "Only rows about this user's engines"),
+    ),
+    responses(
+        (status = 200, description = "A page", body = AuditList),
+        (status = 400, description = "`INVALID_REQUEST`", body = ErrorBody),
+        (status = 401, description = "`INVALID_PLATFORM_KEY`", body = ErrorBody),
+        (status = 500, description = "`INTERNAL_ERROR`", body = ErrorBody),
+        (status = 503, description = "`STARTING_UP`", body = ErrorBody),
+    ),
+)]
+pub(super) async fn list(
+    Caller(product): Caller,
+    State(fleet): State<Arc<Fleet>>,
+    Query(ask): Query<ListAudit>,
+) -> Result<Answer<AuditList>, ApiError> {
+    fleet.audit(&product, ask).await.map(Answer).map_err(answer)
+}
+
+/// Streams the calling product's rows of the ledger as they are committed. `event` is a row's event, `id` its id.
+#[utoipa::path(
+    operation_id = "follow_events",
+    get, path = "/events", tag = "ledger",
+    security(("platform_key" = [])),
+    params(
+        ("after" = inline(Option<AuditPosition>), Query,
+            description = "Rows after the one with this id, 0 for all; by default those from now on"),
+        ("Last-Event-ID" = inline(Option<AuditPosition>), Header, description = "The same; it beats `after`"),
+    ),
+    responses(
+        (status = 200, description = "The rows", body = AuditRow, content_type = "text/event-stream"),
+        (status = 400, description = "`INVALID_REQUEST`, also for a row that is not there yet", body = ErrorBody),
+        (status = 401, description = "`INVALID_PLATFORM_KEY`", body = ErrorBody),
+        (status = 500, description = "`INTERNAL_ERROR`", body = ErrorBody),
+        (status = 503, description = "`STARTING_UP`", body = ErrorBody),
+    ),
+)]
+pub(super) async fn follow(
+    Caller(product): Caller,
+    State(fleet): State<Arc<Fleet>>,
+    headers: HeaderMap,
+    Query(ask): Query<FollowEvents>,
+) -> Result<Response, ApiError> {
+    let after = match last_event_id(&headers)? {
+        Some(id) => Some(id),
+        None => ask.after.map(AuditPosition::get),
+    };
+    let follower = fleet.follow(&product, after).await.map_err(answer)?;
+    let headers = [
+        (header::CONTENT_TYPE, "text/event-stream"),
+        (header::CACHE_CONTROL, "no-cache, no-transform"),
+        (HeaderName::from_static("x-accel-buffering"), "no"),
+    ];
+    Ok((headers, Body::from_stream(stream(follower))).into_response())
+}
+
+fn last_event_id(headers: &HeaderMap) -> Result<Option<i64>, ApiError> {
+    // Browsers send an empty one for "none yet".
+    let Some(value) = headers.get(LAST_EVENT_ID).filter(|value| !value.is_empty()) else { return Ok(None) };
+    let id = value.to_str().ok().and_then(|text| text.parse().ok()).filter(|id| *id >= 0);
+    id.map(Some).ok_or_else(|| {
+        let message = "`Last-Event-ID`: must be the id of a row, an integer of at least 0";
+        ApiError::new(ErrorCode::InvalidRequest, message)
+    })
+}
+
+/// What `follower` is told, as it is sent. The next page is read when the one before has been taken.
+fn stream(follower: Follower) -> impl Stream<Item = Result<Bytes, Infallible>> {
+    futures::stream::unfold(follower, |mut follower| async move {
+        match follower.next().await {
+            Ok(Some(Told::Rows(rows))) => {
+                Some((Ok(rows.iter().map(frame).collect::<String>().into()), follower))
+            }
+            Ok(Some(Told::Nothing)) => Some((Ok(Bytes::from_static(KEEP_ALIVE)), follower)),
+            Ok(None) => None,
+            Err(error) => {
+                tracing::error!(
+                    error = &error as &dyn std::error::Error,
+                    "The ledger could not be read; a stream of it ends, and may be taken up again."
+                );
+                None
+            }
+        }
+    })
+}
+
+/// A row as an event. Its data has no line breaks: JSON escapes them.
+fn frame(row: &AuditRow) -> String {
+    let data = serde_json::to_string(row).unwrap_or_default();
+    format!("event: {}\nid: {}\ndata: {data}\n\n", row.event.as_str(), row.id)
+}

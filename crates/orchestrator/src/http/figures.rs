@@ -1,0 +1,49 @@
+//! How the calling product's fleet is, and what has happened to it.
+
+use std::sync::Arc;
+
+use axum::Json as Answer;
+use axum::extract::State;
+use contract::ErrorBody;
+use contract::figures::{FleetStatus, Metrics};
+use service::http::ApiError;
+
+use super::auth::Caller;
+use super::error::answer;
+use crate::fleet::Fleet;
+
+/// Tells how many of the calling product's engines are in each state.
+#[utoipa::path(
+    get, path = "/status", tag = "figures",
+    security(("platform_key" = [])),
+    responses(
+        (status = 200, description = "The numbers", body = FleetStatus),
+        (status = 401, description = "`INVALID_PLATFORM_KEY`", body = ErrorBody),
+        (status = 500, description = "`INTERNAL_ERROR`", body = ErrorBody),
+        (status = 503, description = "`STARTING_UP`", body = ErrorBody),
+    ),
+)]
+pub(super) async fn status(
+    Caller(product): Caller,
+    State(fleet): State<Arc<Fleet>>,
+) -> Result<Answer<FleetStatus>, ApiError> {
+    fleet.status(&product).await.map(Answer).map_err(answer)
+}
+
+/// Tells what happened to the calling product's engines in the last hour, and ever.
+#[utoipa::path(
+    get, path = "/metrics", tag = "figures",
+    security(("platform_key" = [])),
+    responses(
+        (status = 200, description = "The numbers", body = Metrics),
+        (status = 401, description = "`INVALID_PLATFORM_KEY`", body = ErrorBody),
+        (status = 500, description = "`INTERNAL_ERROR`", body = ErrorBody),
+        (status = 503, description = "`STARTING_UP`", body = ErrorBody),
+    ),
+)]
+pub(super) async fn metrics(
+    Caller(product): Caller,
+    State(fleet): State<Arc<Fleet>>,
+) -> Result<Answer<Metrics>, ApiError> {
+    fleet.metrics(&product).await.map(Answer).map_err(answer)
+}

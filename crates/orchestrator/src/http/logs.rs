@@ -1,0 +1,41 @@
+//! Engines' logs.
+
+use std::sync::Arc;
+
+use axum::Json as Answer;
+use axum::extract::State;
+use contract::orchestrator::{EngineLogs, ReadLogs, TailLines};
+use contract::{ErrorBody, UserId};
+use service::http::{ApiError, Path, Query};
+
+use super::auth::Caller;
+use super::error::answer;
+use crate::fleet::Fleet;
+
+/// Shows the last lines of an engine's log, whatever its state.
+#[utoipa::path(
+    operation_id = "tail_logs",
+    get, path = "/engines/{user_id}/logs", tag = "engines",
+    security(("platform_key" = [])),
+    params(
+        ("user_id" = UserId, Path, description = "The product's user"),
+        ("tail" = inline(Option<TailLines>), Query, description = "How many lines; 200 by default"),
+    ),
+    responses(
+        (status = 200, description = "The lines, oldest first", body = EngineLogs),
+        (status = 400, description = "`INVALID_REQUEST`", body = ErrorBody),
+        (status = 401, description = "`INVALID_PLATFORM_KEY`", body = ErrorBody),
+        (status = 404, description = "`ENGINE_NOT_FOUND`", body = ErrorBody),
+        (status = 500, description = "`INTERNAL_ERROR`", body = ErrorBody),
+        (status = 502, description = "`BACKEND_ERROR`", body = ErrorBody),
+        (status = 503, description = "`STARTING_UP`", body = ErrorBody),
+    ),
+)]
+pub(super) async fn tail(
+    Caller(product): Caller,
+    State(fleet): State<Arc<Fleet>>,
+    Path(user_id): Path<UserId>,
+    Query(ask): Query<ReadLogs>,
+) -> Result<Answer<EngineLogs>, ApiError> {
+    fleet.logs(&product, user_id, ask).await.map(Answer).map_err(answer)
+}

@@ -1,0 +1,95 @@
+//! What policies forbid.
+
+use pretty_assertions::assert_eq;
+use serde_json::{Value, json};
+
+use super::guarded_routes;
+use crate::config::VERSION;
+use crate::testing::{TestApp, short};
+
+#[tokio::test]
+async fn a_suspended_product_may_only_look() {
+    let app = TestApp::new().await;
+    let product = app.product("demo", json!({})).await;
+    let other = app.product("other", json!({})).await;
+    product.provision("ann").await;
+    product.limit(json!({"suspended": true})).await;
+    let mut refused = 0;
+    for (method, path, key) in guarded_routes() {
+        if key != "INVALID_PLATFORM_KEY" || path == "/events" {
+            continue;
+        }
+        if method == "GET" {
+            // Behind the proxy there is no engine here that answers.
+            let expected = if path.contains("/proxy/") { 502 } else { 200 };
+            assert_eq!(product.look(&path).await.0, expected, "{path}");
+            continue;
+        }
+        refused += 1;
+        // Before the body, the path and whether there is such an engine are looked at; behind the key.
+        for path in [path.clone(), path.replace("ann", "nobody"), path.replace("ann", "%zz")] {
+            for body in ["", "{", &json!({"user_id": "bob"}).to_string()] {
+                let (status, _, answer) =
+                    app.send(&method, &path, &[("X-Platform-Key", &product.key)], body).await;
+                assert_eq!(short((status, answer)), "403 POLICY_DENIED", "{method} {path} {body}");
+            }
+        }
+        assert_eq!(app.send(&method, &path, &[("X-Platform-Key", "pk-svc-")], "").await.0, 401);
+    }
+    assert!(refused >= 5, "{refused}");
+    assert_eq!(product.look("/status").await.1["by_status"], json!({"running": 1}));
+    // A HEAD is a look too.
+    let head = app.open("HEAD", "/engines", &[("X-Platform-Key", &product.key)], "").await;
+    assert_eq!(head.status(), 200);
+    assert_eq!(short(other.provision("ann").await), "200 running");
+    // What the operator does is not the product's.
+    product.limit(json!({"suspended": false})).await;
+    assert_eq!(short(product.stop("ann").await), "200 stopped");
+    let (_, audit) = product.look("/audit").await;
+    let events: Vec<_> =
+        audit["rows"].as_array().unwrap().iter().map(|row| row["event"].as_str().unwrap()).collect();
+    assert_eq!(events, ["stop", "policy_update", "policy_update", "provision", "register"]);
+}
+
+#[tokio::test]
+async fn a_provision_outside_the_allowed_versions_is_refused() {
+    let app = TestApp::new().await;
+    let own = format!("svc-engine:{VERSION}");
+    let product = app.product("demo", json!({"allowed_engine_versions": ["^7.1"]})).await;
+    let provision = async |user: &str, version: Value| {
+        let body = json!({"user_id": user, "engine_version": version});
+        short(product.call("POST", "/engines/provision", &body).await)
+    };
+    // Asked for, or the deployment's: both are judged.
+    assert_eq!(provision("ann", json!(own)).await, "403 POLICY_DENIED");
+    assert_eq!(provision("ann", Value::Null).await, "403 POLICY_DENIED");
+    let admit = json!({"auto_provision": true});
+    assert_eq!(short(product.admit("ann", admit.clone()).await), "403 POLICY_DENIED");
+    // Nothing is provisioned here, so nothing is refused.
+    assert_eq!(short(product.admit("ann", json!({})).await), "200 engine_not_found");
+    // One that is allowed goes on to the backend, which has no such image.
+    assert_eq!(provision("ann", json!("svc-engine:7.2.0")).await, "502 BACKEND_ERROR");
+    assert_eq!(product.look("/engines").await.1["total"], 0);
+
+    product.limit(json!({"allowed_engine_versions": ["^7.1", own]})).await;
+    assert_eq!(short(product.admit("ann", admit.clone()).await), "200 running");
+    product.limit(json!({"allowed_engine_versions": []})).await;
+    // An engine that is there stays and is admitted.
+    assert_eq!(short(product.admit("ann", admit.clone()).await), "200 running");
+    assert_eq!(short(product.stop("ann").await), "200 stopped");
+    assert_eq!(short(product.admit("ann", admit.clone()).await), "200 engine_stopped");
+    assert_eq!(short(product.admit("bob", admit).await), "403 POLICY_DENIED");
+    let (_, refused) = product.provision("bob").await;
+    let message = refused["error"]["message"].as_str().unwrap();
+    assert!(message.contains(&own) && message.contains("allowed_engine_versions"), "{message}");
+}
+
+#[tokio::test]
+async fn who_waits_for_an_engines_end_is_refused_the_next_one() {
+    let app = TestApp::new().await;
+    let product = app.product("demo", json!({})).await;
+    product.provision("ann").await;
+    product.limit(json!({"allowed_engine_versions": []})).await;
+    product.delete("ann").await;
+    assert_eq!(short(product.admit("ann", json!({"auto_provision": true})).await), "403 POLICY_DENIED");
+}

@@ -1,0 +1,122 @@
+//! Every sealed secret of the registry, sealed anew: all of them in one transaction, or none.
+
+use sqlx::{AnyConnection, Connection as _, Row as _};
+
+use super::meta::{CANARY, DEPLOYMENT_ID};
+use super::{Registry, RegistryError};
+use crate::keys::{KeyError, Purpose};
+
+/// A secret as the registry holds it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sealed<'a> {
+    /// What it is bound to.
+    pub(crate) owner: &'a str,
+    pub(crate) purpose: Purpose,
+    pub(crate) text: &'a str,
+}
+
+/// Why nothing was sealed anew.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ResealError {
+    /// The registry failed.
+    #[error(transparent)]
+    Registry(#[from] RegistryError),
+    /// A secret could not be opened or sealed.
+    #[error("a secret of {owner}: {error}")]
+    Secret {
+        /// Whose secret.
+        owner: String,
+        /// Why.
+        error: KeyError,
+    },
+}
+
+impl From<sqlx::Error> for ResealError {
+    fn from(error: sqlx::Error) -> Self {
+        Self::Registry(error.into())
+    }
+}
+
+/// How many engines are read at a time.
+const PAGE: i64 = 500;
+
+pub(super) const NEXT_ENGINES: &str = "SELECT engine_id, sealed_key, sealed_secrets_key, pending_key \
+    FROM engines WHERE engine_id > $1 ORDER BY engine_id LIMIT $2";
+
+impl Registry {
+    /// The canary; none if no orchestrator has used this registry yet.
+    pub(crate) async fn canary(&self) -> Result<Option<String>, RegistryError> {
+        let query = sqlx::query("SELECT value FROM meta WHERE name = $1").bind(CANARY);
+        Ok(query.fetch_optional(&self.reads).await?.map(|row| row.try_get(0)).transpose()?)
+    }
+
+    /// Seals `canary` and the secrets of all engines as `anew` does. Returns how many engines there are, and whether
+    /// nothing of the old is left in the file.
+    pub(crate) async fn reseal(
+        &self,
+        canary: &str,
+        anew: impl Fn(Sealed<'_>) -> Result<String, KeyError>,
+    ) -> Result<(u64, bool), ResealError> {
+        let mut connection = self.writes.acquire().await?;
+        let mut transaction = connection.begin().await?;
+        let anew = |owner: &str, purpose, text: &str| {
+            anew(Sealed { owner, purpose, text })
+                .map_err(|error| ResealError::Secret { owner: owner.to_owned(), error })
+        };
+        sqlx::query("UPDATE meta SET value = $1 WHERE name = $2")
+            .bind(anew(DEPLOYMENT_ID, Purpose::Canary, canary)?)
+            .bind(CANARY)
+            .execute(&mut *transaction)
+            .await?;
+        let (mut engines, mut last) = (0, String::new());
+        loop {
+            let page = sqlx::query(NEXT_ENGINES).bind(last.clone()).bind(PAGE);
+            let page = page.fetch_all(&mut *transaction).await?;
+            if page.is_empty() {
+                break;
+            }
+            for row in &page {
+                let engine_id: String = row.try_get(0)?;
+                let (key, secrets_key): (String, String) = (row.try_get(1)?, row.try_get(2)?);
+                let pending: Option<String> = row.try_get(3)?;
+                let secrets = Secrets {
+                    key: anew(&engine_id, Purpose::EngineKey, &key)?,
+                    secrets_key: anew(&engine_id, Purpose::EngineSecrets, &secrets_key)?,
+                    pending: pending.map(|key| anew(&engine_id, Purpose::EngineKey, &key)).transpose()?,
+                };
+                secrets.write(&mut transaction, &engine_id).await?;
+                engines += 1;
+                last = engine_id;
+            }
+        }
+        transaction.commit().await?;
+        // Replaced rows leave copies in a file's slack, which the old key still opens. All is written anew; where
+        // the disk has no room for that, the new seals hold all the same.
+        let wiped = sqlx::raw_sql("VACUUM").execute(&mut *connection).await.is_ok();
+        Ok((engines, wiped))
+    }
+}
+
+/// An engine's secrets, sealed anew.
+struct Secrets {
+    key: String,
+    secrets_key: String,
+    /// The key to come, where a rotation is under way.
+    pending: Option<String>,
+}
+
+impl Secrets {
+    async fn write(self, connection: &mut AnyConnection, engine_id: &str) -> Result<(), sqlx::Error> {
+        sqlx::query(
+            "UPDATE engines SET sealed_key = $1, sealed_secrets_key = $2, pending_key = $3 \
+             WHERE engine_id = $4",
+        )
+        .bind(self.key)
+        .bind(self.secrets_key)
+        .bind(self.pending)
+        .bind(engine_id.to_owned())
+        .execute(connection)
+        .await?;
+        Ok(())
+    }
+}

@@ -1,0 +1,77 @@
+//! Lesson 12: no query of a listing, of the ledger or of a figure reads more than it answers.
+
+use pretty_assertions::assert_eq;
+use sqlx::Row as _;
+
+use super::super::{audit, figures, reseal, verify};
+use super::Fixture;
+
+/// How SQLite finds the rows, step by step.
+async fn plan(fixture: &Fixture, query: &str) -> Vec<String> {
+    let explain = sqlx::AssertSqlSafe(format!("EXPLAIN QUERY PLAN {query}"));
+    let plan = sqlx::query(explain).fetch_all(&fixture.pool().await).await.unwrap();
+    plan.iter().map(|row| row.get(3)).collect()
+}
+
+#[tokio::test]
+async fn lesson_o12_the_ledger_and_the_figures_use_an_index() {
+    let fixture = Fixture::new().await;
+    let by_event = "audit_log USING INDEX audit_log_by_event (product_id=? AND event=? AND id<?)";
+    let by_user = "audit_log USING INDEX audit_log_by_user (product_id=? AND user_id=? AND id<?)";
+    let key = "USING INDEX sqlite_autoindex_audit_log_1 (product_id=? AND id";
+    for (query, expected) in [
+        (audit::NEWEST, format!("SEARCH audit_log {key}<?)")),
+        (audit::NEWEST_OF_EVENT, format!("SEARCH {by_event}")),
+        (audit::NEWEST_OF_USER, format!("SEARCH {by_user}")),
+        (audit::NEWEST_OF_USER_AND_EVENT, format!("SEARCH {by_user}")),
+        (audit::AFTER, format!("SEARCH audit_log {key}>?)")),
+        (audit::END, "SEARCH products USING INDEX sqlite_autoindex_products_1 (product_id=?)".into()),
+        (
+            figures::BY_STATUS,
+            "SEARCH engines USING COVERING INDEX engines_listed_by_status (product_id=?)".into(),
+        ),
+        (
+            verify::NEXT_PRODUCT,
+            "SEARCH products USING COVERING INDEX sqlite_autoindex_products_1 (product_id>?)".into(),
+        ),
+        (verify::ROWS, "SEARCH audit_log USING INDEX sqlite_autoindex_audit_log_1 (product_id=?)".into()),
+        (reseal::NEXT_ENGINES, "SEARCH engines USING INDEX sqlite_autoindex_engines_1 (engine_id>?)".into()),
+    ] {
+        // One step: no sorting either.
+        assert_eq!(plan(&fixture, query).await, [expected], "{query}");
+    }
+    // The least of the products in any of its indexes.
+    let next = plan(&fixture, verify::NEXT_LEDGER).await;
+    assert!(next.len() == 1 && next[0].starts_with("SEARCH audit_log USING COVERING INDEX"), "{next:?}");
+}
+
+#[tokio::test]
+async fn lesson_o12_metrics_read_the_hour_alone() {
+    let fixture = Fixture::new().await;
+    let plan = plan(&fixture, figures::METRICS).await;
+    let hour = "SEARCH audit_log USING COVERING INDEX audit_log_by_time \
+                (product_id=? AND event=? AND at>? AND at<?)";
+    assert_eq!(plan[0], "SEARCH products USING INDEX sqlite_autoindex_products_1 (product_id=?)");
+    assert_eq!(plan.iter().filter(|step| *step == hour).count(), 4, "{plan:?}");
+    let other = plan[1..].iter().filter(|step| *step != hour && !step.starts_with("SCALAR SUBQUERY"));
+    assert_eq!(other.count(), 0, "{plan:?}");
+}
+
+#[tokio::test]
+async fn lesson_o12_lists_and_counts_use_an_index() {
+    let fixture = Fixture::new().await;
+    for (query, expected) in [
+        ("SELECT COUNT(*) FROM engines WHERE product_id = 'p'", "SEARCH engines USING COVERING INDEX"),
+        (
+            "SELECT COUNT(*) FROM engines WHERE product_id = 'p' AND status = 's'",
+            "SEARCH engines USING COVERING INDEX engines_listed_by_status (product_id=? AND status=?)",
+        ),
+        (
+            "SELECT * FROM products ORDER BY product_id LIMIT 1 OFFSET 1",
+            "SCAN products USING INDEX sqlite_autoindex_products_1",
+        ),
+    ] {
+        let plan = plan(&fixture, query).await;
+        assert!(plan.len() == 1 && plan[0].starts_with(expected), "{query}: {plan:?}");
+    }
+}

@@ -1,0 +1,166 @@
+//! A ledger that is not as it was written is found out, wherever it was changed.
+
+use pretty_assertions::assert_eq;
+
+use super::*;
+
+/// What a check says of the one product, after its registry was changed behind everyone's back.
+async fn after(changes: &[&'static str]) -> Result<i64, Break> {
+    let fixture = Fixture::new().await;
+    for user in ["ann", "bob", "eve"] {
+        fixture.settled(user, EngineStatus::Running).await;
+    }
+    let pool = fixture.pool().await;
+    for name in ["audit_log_no_update", "audit_log_no_delete", "audit_log_no_replace"] {
+        sqlx::query(sqlx::AssertSqlSafe(format!("DROP TRIGGER {name}"))).execute(&pool).await.unwrap();
+    }
+    let mut connection = pool.acquire().await.unwrap();
+    sqlx::query("PRAGMA foreign_keys = OFF").execute(&mut *connection).await.unwrap();
+    for statement in changes {
+        let done = sqlx::query(*statement).execute(&mut *connection).await.unwrap();
+        assert_ne!(done.rows_affected(), 0, "{statement}");
+    }
+    let mut found = check(&fixture).await;
+    assert_eq!(found.len(), 1);
+    found.remove(0).rows
+}
+
+async fn check(fixture: &Fixture) -> Vec<Checked> {
+    let mut found = Vec::new();
+    verify(&fixture.folder.path().join("registry.db"), |checked| found.push(checked)).await.unwrap();
+    found
+}
+
+#[tokio::test]
+async fn a_ledger_as_it_was_written_is_told_with_its_rows() {
+    assert_eq!(after(&[]).await, Ok(4));
+}
+
+#[tokio::test]
+async fn any_changed_column_is_found() {
+    for change in [
+        "UPDATE audit_log SET at = at + 1 WHERE id = 3",
+        "UPDATE audit_log SET event = 'stop' WHERE id = 3",
+        "UPDATE audit_log SET engine_id = NULL WHERE id = 3",
+        "UPDATE audit_log SET user_id = 'eve' WHERE id = 3",
+        "UPDATE audit_log SET duration_ms = NULL WHERE id = 3",
+        "UPDATE audit_log SET duration_ms = 8 WHERE id = 3",
+        "UPDATE audit_log SET detail = '{\"reason\":\"other\"}' WHERE id = 3",
+        "UPDATE audit_log SET detail = detail || ' ' WHERE id = 3",
+        "UPDATE audit_log SET hash = 'x' WHERE id = 3",
+    ] {
+        assert_eq!(after(&[change]).await, Err(Break::Changed { id: 3 }), "{change}");
+    }
+    let text = "UPDATE audit_log SET at = 'noon' WHERE id = 3";
+    assert_eq!(after(&[text]).await, Err(Break::Unreadable { id: 3 }));
+}
+
+#[tokio::test]
+async fn rows_in_another_order_are_found() {
+    let swap = [
+        "UPDATE audit_log SET id = 99 WHERE id = 2",
+        "UPDATE audit_log SET id = 2 WHERE id = 3",
+        "UPDATE audit_log SET id = 3 WHERE id = 99",
+    ];
+    assert_eq!(after(&swap).await, Err(Break::Changed { id: 2 }));
+}
+
+#[tokio::test]
+async fn rows_that_are_gone_are_found_the_last_one_too() {
+    let cut = "DELETE FROM audit_log WHERE id >= 3";
+    assert_eq!(after(&[cut]).await, Err(Break::Cut { id: 3, had: 4 }));
+    let all = "DELETE FROM audit_log";
+    assert_eq!(after(&[all]).await, Err(Break::Cut { id: 1, had: 4 }));
+    let middle = "DELETE FROM audit_log WHERE id = 2";
+    assert_eq!(after(&[middle]).await, Err(Break::Missing { id: 2, found: 3 }));
+    let closed = [middle, "UPDATE audit_log SET id = id - 1 WHERE id > 2"];
+    assert_eq!(after(&closed).await, Err(Break::Changed { id: 2 }));
+    // Who adapts the count has still the wrong end.
+    let counted = ["DELETE FROM audit_log WHERE id = 4", "UPDATE products SET audit_seq = 3"];
+    assert_eq!(after(&counted).await, Err(Break::OtherEnd { id: 3 }));
+}
+
+#[tokio::test]
+async fn rows_that_were_added_are_found() {
+    let added = "INSERT INTO audit_log SELECT product_id, id + 1, at, engine_id, user_id, event, duration_ms, \
+                 detail, hash FROM audit_log WHERE id = 4";
+    assert_eq!(after(&[added]).await, Err(Break::Added { id: 5, has: 4 }));
+    let early = "UPDATE audit_log SET id = 0 WHERE id = 1";
+    assert_eq!(after(&[early]).await, Err(Break::Missing { id: 1, found: 0 }));
+    assert_eq!(
+        after(&["DELETE FROM engines", "DELETE FROM products"]).await,
+        Err(Break::NoProduct { id: 1 })
+    );
+}
+
+#[tokio::test]
+async fn every_product_is_checked_for_itself() {
+    let fixture = Fixture::new().await;
+    fixture.settled("ann", EngineStatus::Running).await;
+    let other = product("other");
+    let registered = Entry { engine: None, ..entry(EngineId::new(), Event::Register) };
+    assert!(fixture.registry.register(&other, &registered).await.unwrap());
+    let pool = fixture.pool().await;
+    sqlx::query("UPDATE products SET audit_hash = 'x' WHERE slug = 'demo'").execute(&pool).await.unwrap();
+    let found = check(&fixture).await;
+    let rows: HashMap<_, _> = found.into_iter().map(|checked| (checked.product_id, checked.rows)).collect();
+    assert_eq!(
+        rows,
+        HashMap::from([
+            (fixture.product_id.to_string(), Err(Break::OtherEnd { id: 2 })),
+            (other.product_id.to_string(), Ok(1)),
+        ])
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn beside_a_registry_at_work_a_check_sees_one_moment() {
+    let fixture = Arc::new(Fixture::new().await);
+    let writing = Arc::clone(&fixture);
+    let writes = tokio::spawn(async move {
+        let mut row = writing.settled("ann", EngineStatus::Running).await;
+        for _ in 0..200 {
+            let entry = entry(row.engine_id, Event::Stop);
+            row = writing.registry.settle(&row, Next::Unchanged, Some(&entry)).await.unwrap().unwrap();
+        }
+    });
+    let (mut rows, mut checks) = (0, 0);
+    while !writes.is_finished() || checks < 3 {
+        let found = check(&fixture).await.remove(0).rows.expect("a whole chain");
+        assert!(found >= rows, "{found} after {rows}");
+        (rows, checks) = (found, checks + 1);
+    }
+    writes.await.unwrap();
+    assert_eq!(check(&fixture).await[0].rows, Ok(202));
+}
+
+#[tokio::test]
+async fn a_registry_that_nobody_holds_is_checked_and_left_as_it_was() {
+    let fixture = Fixture::new().await;
+    fixture.registry.close().await;
+    let Fixture { registry, folder, .. } = fixture;
+    drop(registry);
+    let database = folder.path().join("registry.db");
+    let before = std::fs::read(&database).unwrap();
+    let mut rows = 0;
+    verify(&database, |checked| rows += checked.rows.unwrap()).await.unwrap();
+    assert_eq!(rows, 1);
+    assert!(std::fs::read(&database).unwrap() == before);
+    assert!(Registry::open(&database, NOW).await.is_ok());
+}
+
+#[tokio::test]
+async fn what_is_no_registry_is_not_checked_and_not_made() {
+    let folder = tempfile::tempdir().unwrap();
+    let nowhere = folder.path().join("nowhere.db");
+    let refused =
+        async |path: &Path| verify(path, |_| panic!("there is nothing to check")).await.unwrap_err();
+    assert!(matches!(refused(&nowhere).await, VerifyError::Unreadable { .. }));
+    assert!(!nowhere.exists());
+    let text = folder.path().join("notes.txt");
+    std::fs::write(&text, "these are just some notes".repeat(100)).unwrap();
+    assert!(matches!(refused(&text).await, VerifyError::Unknown { .. }));
+    let empty = folder.path().join("empty.db");
+    std::fs::write(&empty, "").unwrap();
+    assert!(matches!(refused(&empty).await, VerifyError::Unknown { .. }));
+}

@@ -1,0 +1,207 @@
+//! The ledger, proved: every product's rows are there, in order and unchanged, down to the last.
+//!
+//! It reads a snapshot of its own, without the registry's lock: it may run beside an orchestrator. Rows are read
+//! one by one, so a ledger of any length takes the same memory.
+
+use std::path::{Path, PathBuf};
+
+use futures::TryStreamExt as _;
+use sqlx::any::{AnyConnectOptions, AnyRow};
+use sqlx::{AnyConnection, ConnectOptions as _, Connection as _, Row as _};
+
+use super::chain::{Link, NO_HASH};
+use super::open::{OpenRegistryError, drivers, is_known, url};
+
+/// One product's ledger, checked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Checked {
+    /// The product's id.
+    pub product_id: String,
+    /// How many rows its ledger has; or the first of them that is not as it was written.
+    pub rows: Result<i64, Break>,
+}
+
+/// Where a ledger is not as it was written, and why.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Break {
+    /// An id is left out or stands out of order.
+    #[error("row {id} is missing: row {found} stands in its place")]
+    Missing {
+        /// The id that should come.
+        id: i64,
+        /// The id that comes.
+        found: i64,
+    },
+    /// A row's hash is not that of what it holds and of the row before.
+    #[error("row {id} was changed, or the row before it was: its hash does not fit")]
+    Changed {
+        /// The row.
+        id: i64,
+    },
+    /// A row holds what no version has written.
+    #[error("row {id} cannot be read")]
+    Unreadable {
+        /// The row.
+        id: i64,
+    },
+    /// The last rows are gone.
+    #[error("row {id} is missing, with all after it: the ledger had {had} rows")]
+    Cut {
+        /// The first row that is missing.
+        id: i64,
+        /// How many rows there were.
+        had: i64,
+    },
+    /// Rows stand behind the last.
+    #[error("row {id} was added: the ledger has {has} rows")]
+    Added {
+        /// The first row too many.
+        id: i64,
+        /// How many rows there should be.
+        has: i64,
+    },
+    /// The last row is another than the product's own record says.
+    #[error("row {id} is not the last row that was written: the product has another hash")]
+    OtherEnd {
+        /// The last row.
+        id: i64,
+    },
+    /// There are rows of a product that is not there.
+    #[error("row {id} belongs to a product that is gone")]
+    NoProduct {
+        /// Its first row.
+        id: i64,
+    },
+}
+
+/// Why a ledger could not be checked.
+#[derive(Debug, thiserror::Error)]
+pub enum VerifyError {
+    /// There is no such file, or it may not be read.
+    #[error("the registry {} cannot be read", database.display())]
+    Unreadable {
+        /// The registry.
+        database: PathBuf,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
+    /// It is no registry, or one of a later version.
+    #[error("{} is not a registry that this version of roundhouse can check", database.display())]
+    Unknown {
+        /// The registry.
+        database: PathBuf,
+    },
+    /// The database failed.
+    #[error("the registry {} failed", database.display())]
+    Database {
+        /// The registry.
+        database: PathBuf,
+        /// What it said.
+        #[source]
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+}
+
+/// Checks the ledgers of all products in the SQLite file `database`, and tells `report` of each.
+pub async fn verify(database: &Path, report: impl FnMut(Checked)) -> Result<(), VerifyError> {
+    // SQLite does not say why it cannot open a file.
+    if let Err(source) = std::fs::File::open(database) {
+        return Err(VerifyError::Unreadable { database: database.to_owned(), source });
+    }
+    match check(database, report).await {
+        Ok(true) => Ok(()),
+        Ok(false) | Err(OpenRegistryError::Corrupt(_)) => {
+            Err(VerifyError::Unknown { database: database.to_owned() })
+        }
+        Err(error) => Err(VerifyError::Database { database: database.to_owned(), source: Box::new(error) }),
+    }
+}
+
+/// Whether it could be checked.
+async fn check(database: &Path, mut report: impl FnMut(Checked)) -> Result<bool, OpenRegistryError> {
+    drivers();
+    let database = std::path::absolute(database).map_err(OpenRegistryError::Folder)?;
+    let options: AnyConnectOptions = url(&database, "ro").parse()?;
+    let mut connection = options.connect().await?;
+    sqlx::raw_sql("PRAGMA query_only = ON; PRAGMA busy_timeout = 5000").execute(&mut connection).await?;
+    if !is_known(&mut connection).await? {
+        return Ok(false);
+    }
+    // One snapshot: what is written meanwhile is not seen.
+    let mut snapshot = connection.begin().await?;
+    let mut last = String::new();
+    while let Some(product_id) = next(&mut snapshot, &last).await? {
+        let rows = ledger(&mut snapshot, &product_id).await?;
+        report(Checked { product_id: product_id.clone(), rows });
+        last = product_id;
+    }
+    snapshot.rollback().await?;
+    connection.close().await?;
+    Ok(true)
+}
+
+pub(super) const NEXT_PRODUCT: &str = "SELECT MIN(product_id) FROM products WHERE product_id > $1";
+pub(super) const ROWS: &str = "SELECT id, at, engine_id, user_id, event, duration_ms, detail, hash \
+    FROM audit_log WHERE product_id = $1 ORDER BY id";
+pub(super) const NEXT_LEDGER: &str = "SELECT MIN(product_id) FROM audit_log WHERE product_id > $1";
+
+/// The product after `last` that is registered or has rows.
+async fn next(connection: &mut AnyConnection, last: &str) -> Result<Option<String>, sqlx::Error> {
+    let mut found: Vec<String> = Vec::new();
+    for statement in [NEXT_PRODUCT, NEXT_LEDGER] {
+        let row = sqlx::query(statement).bind(last.to_owned()).fetch_one(&mut *connection).await?;
+        found.extend(row.try_get::<Option<String>, _>(0)?);
+    }
+    Ok(found.into_iter().min())
+}
+
+/// The number of a product's rows, or their first break.
+async fn ledger(connection: &mut AnyConnection, product_id: &str) -> Result<Result<i64, Break>, sqlx::Error> {
+    let end = sqlx::query("SELECT audit_seq, audit_hash FROM products WHERE product_id = $1")
+        .bind(product_id.to_owned())
+        .fetch_optional(&mut *connection)
+        .await?;
+    let end: Option<(i64, String)> =
+        end.map(|end| Ok::<_, sqlx::Error>((end.try_get(0)?, end.try_get(1)?))).transpose()?;
+    let mut rows = sqlx::query(ROWS).bind(product_id.to_owned()).fetch(&mut *connection);
+    let (mut count, mut hash) = (0, NO_HASH.to_owned());
+    while let Some(row) = rows.try_next().await? {
+        let id = row.try_get(0)?;
+        let Some((has, _)) = end else { return Ok(Err(Break::NoProduct { id })) };
+        if id != count + 1 {
+            return Ok(Err(Break::Missing { id: count + 1, found: id }));
+        }
+        if id > has {
+            return Ok(Err(Break::Added { id, has }));
+        }
+        // A column of another type than was ever written.
+        let Ok((expected, written)) = hashes(&row, product_id, id, &hash) else {
+            return Ok(Err(Break::Unreadable { id }));
+        };
+        if expected != written {
+            return Ok(Err(Break::Changed { id }));
+        }
+        (count, hash) = (id, written);
+    }
+    Ok(match end {
+        Some((had, _)) if count < had => Err(Break::Cut { id: count + 1, had }),
+        Some((_, end)) if end != hash => Err(Break::OtherEnd { id: count }),
+        Some(_) | None => Ok(count),
+    })
+}
+
+/// The hash that a row must have after one hashed `before`, and the one that it has.
+fn hashes(row: &AnyRow, product_id: &str, id: i64, before: &str) -> Result<(String, String), sqlx::Error> {
+    let link = Link {
+        product_id,
+        id,
+        at: row.try_get(1)?,
+        engine_id: row.try_get(2)?,
+        user_id: row.try_get(3)?,
+        event: row.try_get(4)?,
+        duration_ms: row.try_get(5)?,
+        detail: row.try_get(6)?,
+    };
+    Ok((link.hash(before), row.try_get(7)?))
+}

@@ -1,0 +1,158 @@
+//! `roundhouse rekey`: every stored secret sealed under another master key, all of them or none.
+
+use std::path::PathBuf;
+
+use service::clock::Clock;
+use service::env::{Env, Faults, Reader};
+use service::lock::Holder;
+
+use crate::config::DatabaseUrl;
+use crate::keys::{KeyError, MasterKey, Purpose, Vault};
+use crate::orchestrator::CANARY_SONG;
+use crate::registry::{DEPLOYMENT_ID, OpenRegistryError, Registry, RegistryError, ResealError, Sealed};
+
+/// What is to be sealed anew, and under which keys.
+#[derive(Clone, Debug)]
+pub struct Rekey {
+    /// Where the registry lives.
+    pub database: DatabaseUrl,
+    /// The key from now on.
+    pub new: MasterKey,
+    /// The key so far.
+    pub old: MasterKey,
+}
+
+/// What was done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rekeyed {
+    /// The secrets of so many engines were sealed under the new key.
+    Now {
+        /// How many.
+        engines: u64,
+        /// Whether the file holds no copy any more that the old key opens.
+        wiped: bool,
+    },
+    /// They were under it already.
+    Before,
+}
+
+/// Why nothing was changed. Its text is for the person who asked.
+#[derive(Debug, thiserror::Error)]
+pub enum RekeyError {
+    /// There is no registry.
+    #[error("there is no registry {}: check ORCH_DATABASE_URL", database.display())]
+    Missing {
+        /// Where it should be.
+        database: PathBuf,
+    },
+    /// An orchestrator holds it.
+    #[error("the registry {} is in use: {holder} holds it. Stop that orchestrator first", database.display())]
+    InUse {
+        /// The registry.
+        database: PathBuf,
+        /// Who has it.
+        holder: Holder,
+    },
+    /// No orchestrator has used it yet.
+    #[error("nothing is sealed in {} yet: an orchestrator takes any master key", database.display())]
+    Unused {
+        /// The registry.
+        database: PathBuf,
+    },
+    /// Neither key is the one.
+    #[error(
+        "neither ORCH_MASTER_KEY_OLD nor ORCH_MASTER_KEY is the key under which {} was sealed; nothing was \
+         changed",
+        database.display()
+    )]
+    WrongKey {
+        /// The registry.
+        database: PathBuf,
+    },
+    /// The registry cannot be used.
+    #[error("the registry {} cannot be opened", database.display())]
+    Registry {
+        /// The registry.
+        database: PathBuf,
+        /// What failed.
+        #[source]
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// It failed half-way.
+    #[error("nothing was changed")]
+    Failed(#[source] Box<dyn std::error::Error + Send + Sync>),
+}
+
+impl From<RegistryError> for RekeyError {
+    fn from(error: RegistryError) -> Self {
+        Self::Failed(error.into())
+    }
+}
+
+impl From<ResealError> for RekeyError {
+    fn from(error: ResealError) -> Self {
+        Self::Failed(error.into())
+    }
+}
+
+impl Rekey {
+    /// Reads `ORCH_DATABASE_URL`, `ORCH_MASTER_KEY` and `ORCH_MASTER_KEY_OLD`.
+    pub fn from_env(env: &dyn Env) -> Result<Self, Faults> {
+        const KEY: &str = "32 bytes in URL-safe base64 without padding (43 characters)";
+        let mut reader = Reader::new(env);
+        let database = DatabaseUrl::read(&mut reader);
+        let new = reader.required_secret("ORCH_MASTER_KEY", &format!("the new key: {KEY}"), MasterKey::parse);
+        let old = reader.required_secret(
+            "ORCH_MASTER_KEY_OLD",
+            &format!("the key so far: {KEY}"),
+            MasterKey::parse,
+        );
+        let rekey = database.zip(new).zip(old).map(|((database, new), old)| Self { database, new, old });
+        reader.finish(rekey)
+    }
+
+    /// Seals everything under the new key, in one transaction. Done again, it finds that it is done.
+    pub async fn run(&self, clock: &dyn Clock) -> Result<Rekeyed, RekeyError> {
+        let DatabaseUrl::Sqlite(database) = &self.database;
+        // To open it would make one.
+        if !database.exists() {
+            return Err(RekeyError::Missing { database: database.clone() });
+        }
+        let registry = Registry::open(database, clock.now()).await.map_err(|error| match error {
+            OpenRegistryError::Held(holder) => RekeyError::InUse { database: database.clone(), holder },
+            error => RekeyError::Registry { database: database.clone(), source: error.into() },
+        })?;
+        let done = self.reseal(&registry, database).await;
+        registry.close().await;
+        done
+    }
+
+    async fn reseal(&self, registry: &Registry, database: &std::path::Path) -> Result<Rekeyed, RekeyError> {
+        let database = || database.to_owned();
+        let Some(canary) = registry.canary().await? else {
+            return Err(RekeyError::Unused { database: database() });
+        };
+        let (new, old) = (Vault::new(&self.new), Vault::new(&self.old));
+        if sings(&new, &canary) {
+            return Ok(Rekeyed::Before);
+        }
+        if !sings(&old, &canary) {
+            return Err(RekeyError::WrongKey { database: database() });
+        }
+        let anew = |sealed: Sealed<'_>| {
+            let secret = old.open(sealed.owner, sealed.purpose, sealed.text)?;
+            new.seal(sealed.owner, sealed.purpose, &secret)
+        };
+        let (engines, wiped) = registry.reseal(&canary, anew).await?;
+        Ok(Rekeyed::Now { engines, wiped })
+    }
+}
+
+/// Whether `canary` was sealed under the key of `vault`.
+fn sings(vault: &Vault, canary: &str) -> bool {
+    let song: Result<_, KeyError> = vault.open(DEPLOYMENT_ID, Purpose::Canary, canary);
+    song.is_ok_and(|song| *song == CANARY_SONG)
+}
+
+#[cfg(test)]
+mod tests;

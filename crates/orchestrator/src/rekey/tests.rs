@@ -1,0 +1,217 @@
+//! Sealed anew: all, or nothing.
+
+use std::path::Path;
+
+use contract::{EngineId, EngineKey, ProductId, Timestamp};
+use service::clock::SystemClock;
+use sqlx::{AnyPool, Row as _};
+
+use super::*;
+
+const OLD: &str = "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA";
+const NEW: &str = "BBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBA";
+const OTHER: &str = "CCCCCCCCCCCCCCCCCCCCCCCCCCCCCCCCCCCCCCCCCCA";
+
+fn vault(key: &str) -> Vault {
+    Vault::new(&MasterKey::parse(key).unwrap())
+}
+
+/// A registry that was sealed under `OLD`, with engines; each third one amid a rotation.
+struct Fixture {
+    folder: tempfile::TempDir,
+    /// Each engine with its secrets in the clear: key, secrets key, pending key.
+    engines: Vec<(EngineId, [String; 3])>,
+}
+
+impl Fixture {
+    async fn new(engines: usize) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let now = Timestamp::from_unix_ms(0);
+        let registry = Registry::open(&folder.path().join("registry.db"), now).await.unwrap();
+        let old = vault(OLD);
+        let canary = old.seal(DEPLOYMENT_ID, Purpose::Canary, CANARY_SONG).unwrap();
+        registry.fact(crate::registry::CANARY, &canary).await.unwrap();
+        registry.close().await;
+        drop(registry);
+        let mut fixture = Self { folder, engines: Vec::new() };
+        let pool = fixture.pool().await;
+        let product_id = ProductId::new().to_string();
+        sqlx::query("INSERT INTO products VALUES ($1, 'demo', 'Demo', '{}', 'x', 0, 0, '', NULL, 0, 0)")
+            .bind(product_id.clone())
+            .execute(&pool)
+            .await
+            .unwrap();
+        let mut transaction = pool.begin().await.unwrap();
+        for number in 0..engines {
+            let engine_id = EngineId::new();
+            let secrets = [(); 3].map(|()| EngineKey::generate().unwrap().expose().to_owned());
+            let owner = engine_id.to_string();
+            let pending =
+                (number % 3 == 0).then(|| old.seal(&owner, Purpose::EngineKey, &secrets[2]).unwrap());
+            sqlx::query(
+                "INSERT INTO engines (engine_id, product_id, user_id, status, key_hash, sealed_key, \
+                 sealed_secrets_key, engine_version, pinned, created_at, generation, pending_key) \
+                 VALUES ($1, $2, $1, 'stopped', 'x', $3, $4, 'svc-engine:0.1.0', 0, 0, 1, $5)",
+            )
+            .bind(owner.clone())
+            .bind(product_id.clone())
+            .bind(old.seal(&owner, Purpose::EngineKey, &secrets[0]).unwrap())
+            .bind(old.seal(&owner, Purpose::EngineSecrets, &secrets[1]).unwrap())
+            .bind(pending)
+            .execute(&mut *transaction)
+            .await
+            .unwrap();
+            fixture.engines.push((engine_id, secrets));
+        }
+        transaction.commit().await.unwrap();
+        pool.close().await;
+        fixture
+    }
+
+    fn database(&self) -> std::path::PathBuf {
+        self.folder.path().join("registry.db")
+    }
+
+    async fn pool(&self) -> AnyPool {
+        AnyPool::connect(&format!("sqlite://{}", self.database().display())).await.unwrap()
+    }
+
+    async fn rekey(&self, old: &str, new: &str) -> Result<Rekeyed, RekeyError> {
+        rekey(&self.database(), old, new).await
+    }
+
+    /// Asserts that every secret opens under `key`, and is what it was.
+    async fn assert_sealed_under(&self, key: &str) {
+        let (vault, pool) = (vault(key), self.pool().await);
+        let canary =
+            sqlx::query("SELECT value FROM meta WHERE name = 'canary'").fetch_one(&pool).await.unwrap();
+        assert!(sings(&vault, &canary.get::<String, _>(0)));
+        let rows =
+            sqlx::query("SELECT sealed_key, sealed_secrets_key, pending_key FROM engines ORDER BY engine_id")
+                .fetch_all(&pool)
+                .await
+                .unwrap();
+        assert_eq!(rows.len(), self.engines.len());
+        for (number, ((engine_id, secrets), row)) in self.engines.iter().zip(rows).enumerate() {
+            let owner = engine_id.to_string();
+            let open = |purpose, sealed: &str| vault.open(&owner, purpose, sealed).unwrap().to_string();
+            assert_eq!(open(Purpose::EngineKey, &row.get::<String, _>(0)), secrets[0]);
+            assert_eq!(open(Purpose::EngineSecrets, &row.get::<String, _>(1)), secrets[1]);
+            let pending: Option<String> = row.get(2);
+            assert_eq!(pending.is_some(), number % 3 == 0);
+            if let Some(pending) = pending {
+                assert_eq!(open(Purpose::EngineKey, &pending), secrets[2]);
+            }
+        }
+        pool.close().await;
+    }
+
+    /// All secrets as they are sealed now.
+    async fn sealed(&self) -> Vec<String> {
+        let pool = self.pool().await;
+        let rows = sqlx::query(
+            "SELECT sealed_key || sealed_secrets_key || COALESCE(pending_key, '') FROM engines \
+             UNION ALL SELECT value FROM meta ORDER BY 1",
+        )
+        .fetch_all(&pool)
+        .await
+        .unwrap();
+        pool.close().await;
+        rows.iter().map(|row| row.get(0)).collect()
+    }
+}
+
+async fn rekey(database: &Path, old: &str, new: &str) -> Result<Rekeyed, RekeyError> {
+    let rekey = Rekey {
+        database: DatabaseUrl::Sqlite(database.to_owned()),
+        new: MasterKey::parse(new).unwrap(),
+        old: MasterKey::parse(old).unwrap(),
+    };
+    rekey.run(&SystemClock::new()).await
+}
+
+#[tokio::test]
+async fn every_secret_is_sealed_anew_and_stays_what_it_was() {
+    // More than are read at a time.
+    let fixture = Fixture::new(1_007).await;
+    fixture.assert_sealed_under(OLD).await;
+    let old = fixture.sealed().await;
+    assert_eq!(fixture.rekey(OLD, NEW).await.unwrap(), Rekeyed::Now { engines: 1_007, wiped: true });
+    fixture.assert_sealed_under(NEW).await;
+    // Nothing that the old key opens is left in the file.
+    let bytes = std::fs::read(fixture.database()).unwrap();
+    let text = String::from_utf8_lossy(&bytes);
+    let left = old.iter().filter(|sealed| sealed.len() > 40 && text.contains(&sealed[..40])).count();
+    assert_eq!(left, 0);
+    // Again: it is done already, whatever the old key is said to be.
+    let done = fixture.sealed().await;
+    for old in [OLD, NEW, OTHER] {
+        assert_eq!(fixture.rekey(old, NEW).await.unwrap(), Rekeyed::Before);
+    }
+    assert_eq!(fixture.sealed().await, done);
+}
+
+#[tokio::test]
+async fn a_wrong_old_key_changes_nothing() {
+    let fixture = Fixture::new(3).await;
+    let before = fixture.sealed().await;
+    let refused = fixture.rekey(OTHER, NEW).await.unwrap_err();
+    assert!(matches!(refused, RekeyError::WrongKey { .. }), "{refused}");
+    assert!(refused.to_string().contains("ORCH_MASTER_KEY_OLD"));
+    assert_eq!(fixture.sealed().await, before);
+    fixture.assert_sealed_under(OLD).await;
+}
+
+#[tokio::test]
+async fn what_fails_in_the_middle_changes_nothing() {
+    let fixture = Fixture::new(700).await;
+    let (victim, _) = fixture.engines[650];
+    let pool = fixture.pool().await;
+    let statement = "UPDATE engines SET sealed_secrets_key = sealed_key WHERE engine_id = $1";
+    sqlx::query(statement).bind(victim.to_string()).execute(&pool).await.unwrap();
+    pool.close().await;
+    let before = fixture.sealed().await;
+    let failed = fixture.rekey(OLD, NEW).await.unwrap_err();
+    let RekeyError::Failed(cause) = &failed else { panic!("{failed}") };
+    assert!(cause.to_string().contains(&victim.to_string()), "{cause}");
+    assert!(failed.to_string().contains("nothing was changed"));
+    assert_eq!(fixture.sealed().await, before);
+}
+
+#[tokio::test]
+async fn an_orchestrator_that_holds_the_registry_is_named() {
+    let fixture = Fixture::new(1).await;
+    let held = Registry::open(&fixture.database(), Timestamp::from_unix_ms(0)).await.unwrap();
+    let refused = fixture.rekey(OLD, NEW).await.unwrap_err();
+    assert!(matches!(refused, RekeyError::InUse { .. }), "{refused}");
+    assert!(refused.to_string().contains(&format!("process {}", std::process::id())), "{refused}");
+    held.close().await;
+    drop(held);
+    fixture.assert_sealed_under(OLD).await;
+    assert_eq!(fixture.rekey(OLD, NEW).await.unwrap(), Rekeyed::Now { engines: 1, wiped: true });
+}
+
+#[tokio::test]
+async fn where_there_is_no_registry_none_is_made() {
+    let folder = tempfile::tempdir().unwrap();
+    let database = folder.path().join("nowhere.db");
+    assert!(matches!(rekey(&database, OLD, NEW).await.unwrap_err(), RekeyError::Missing { .. }));
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+    let registry = Registry::open(&database, Timestamp::from_unix_ms(0)).await.unwrap();
+    registry.close().await;
+    drop(registry);
+    assert!(matches!(rekey(&database, OLD, NEW).await.unwrap_err(), RekeyError::Unused { .. }));
+}
+
+#[test]
+fn all_faults_are_named_at_once_and_no_key_is_shown() {
+    let env: std::collections::BTreeMap<String, String> =
+        [("ORCH_MASTER_KEY", "too short"), ("ORCH_MASTER_KEY_OLD", "")]
+            .map(|(name, value)| (name.to_owned(), value.to_owned()))
+            .into();
+    let faults = Rekey::from_env(&env).unwrap_err().to_string();
+    for name in ["ORCH_DATABASE_URL", "ORCH_MASTER_KEY ", "ORCH_MASTER_KEY_OLD"] {
+        assert!(faults.contains(name), "{faults}");
+    }
+    assert!(!faults.contains("too short"), "{faults}");
+}

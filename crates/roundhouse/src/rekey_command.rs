@@ -1,0 +1,31 @@
+//! `roundhouse rekey`: the registry's secrets under another master key.
+
+use orchestrator::rekey::{Rekey, RekeyError, Rekeyed};
+use service::clock::SystemClock;
+use service::env::ProcessEnv;
+
+use crate::error::Failure;
+use crate::terminal::say;
+
+pub(crate) fn run() -> Result<(), Failure> {
+    let rekey = Rekey::from_env(&ProcessEnv).map_err(Failure::usage)?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let done = runtime.block_on(rekey.run(&SystemClock::new())).map_err(|error| match error {
+        RekeyError::Failed(_) => error.into(),
+        RekeyError::Missing { .. }
+        | RekeyError::InUse { .. }
+        | RekeyError::Unused { .. }
+        | RekeyError::WrongKey { .. }
+        | RekeyError::Registry { .. } => Failure::usage(format!("{:#}", anyhow::Error::new(error))),
+    })?;
+    say(&match done {
+        Rekeyed::Now { engines, wiped } => {
+            let done = format!("the secrets of {engines} engine(s) are sealed under the new key");
+            let left = "; the file may still hold copies under the old one: run SQLite's VACUUM on it once the \
+                        disk has room";
+            if wiped { done } else { done + left }
+        }
+        Rekeyed::Before => "everything was sealed under this key already".to_owned(),
+    })?;
+    Ok(())
+}
