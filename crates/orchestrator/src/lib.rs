@@ -12,6 +12,7 @@ mod keys;
 mod orchestrator;
 mod registry;
 pub mod rekey;
+mod sabotage;
 #[cfg(test)]
 mod testing;
 

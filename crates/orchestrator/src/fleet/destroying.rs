@@ -9,6 +9,7 @@ use super::Fleet;
 use super::flight::{Ended, Flight, Outcome, Settled};
 use super::lifecycle::Change;
 use crate::registry::{EngineRow, Event, Next};
+use crate::sabotage::{self, Saboteur};
 
 impl Fleet {
     pub(super) async fn destroy_engine(self: &Arc<Self>, flight: &Arc<Flight>, seen: EngineRow) -> Outcome {
@@ -23,10 +24,16 @@ impl Fleet {
 
     /// Ends and removes an engine that is `destroying`. On failure the row stays so, to be finished later.
     pub(super) async fn finish_destroy(&self, row: &EngineRow, reason: &'static str) -> Outcome {
-        self.backend.remove(row.engine_id).await?;
+        if !sabotage::by(Saboteur::CommitBeforeAct) {
+            self.backend.remove(row.engine_id).await?;
+        }
         let detail = json!({"from": row.settled_status(), "to": None::<EngineStatus>, "reason": reason});
         let entry = self.entry(row, Event::Destroy, detail);
         self.settle(row, Next::Gone, Some(&entry)).await.map_err(Ended::unsettled)?;
+        if sabotage::by(Saboteur::CommitBeforeAct) {
+            sabotage::linger(Saboteur::CommitBeforeAct);
+            self.backend.remove(row.engine_id).await?;
+        }
         Ok(Settled::Destroyed(row.engine_id))
     }
 }

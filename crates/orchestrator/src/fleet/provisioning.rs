@@ -13,6 +13,7 @@ use super::pursuit::Job;
 use super::{Fleet, FleetError};
 use crate::keys::{MasterKey, Purpose};
 use crate::registry::{EngineRow, Entry, Event, NewEngine, Next, Refused};
+use crate::sabotage::{self, Saboteur};
 
 impl Fleet {
     pub(super) async fn provision_seat(self: &Arc<Self>, flight: &Arc<Flight>, job: &Job) -> Outcome {
@@ -79,6 +80,9 @@ impl Fleet {
             reason = failure.message(),
             "A provision failed and is rolled back."
         );
+        if sabotage::by(Saboteur::ForgetRollBack) {
+            return failure.error().into();
+        }
         if let Err(error) = self.backend.remove(row.engine_id).await {
             // The row keeps its claim, and with it quota and port, until this is made good.
             tracing::warn!(engine.id = %row.engine_id, %error, "A failed provision could not be removed yet.");

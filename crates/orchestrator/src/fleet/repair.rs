@@ -10,6 +10,7 @@ use super::flight::{Ended, Outcome};
 use super::lifecycle::Change;
 use super::resting::resting_as;
 use crate::registry::{EngineRow, Event, Next};
+use crate::sabotage::{self, Saboteur};
 
 impl Fleet {
     /// Puts the engine of `row` in order: ends the change that its claim names, or a process that should not
@@ -35,6 +36,7 @@ impl Fleet {
             return Err(Ended::Stale);
         }
         match row.claim {
+            Some(Change::Provision) if sabotage::by(Saboteur::ForgetRollBack) => {}
             Some(Change::Provision) => {
                 self.backend.remove(row.engine_id).await?;
                 let detail = json!({"from": null, "to": null, "reason": "interrupted"});

@@ -16,6 +16,7 @@ use super::{Fleet, FleetError};
 use crate::backend::Unwell;
 use crate::keys::Purpose;
 use crate::registry::{Claim, EngineRow, Event, Next, PendingKey};
+use crate::sabotage::{self, Saboteur};
 
 /// How long an engine may take to answer about its key.
 const ANSWER: Duration = Duration::from_secs(5);
@@ -110,7 +111,9 @@ impl Fleet {
 
     async fn rotated(&self, row: &EngineRow, pending: PendingKey, reason: &'static str) -> Outcome {
         let entry = self.entry(row, Event::RotateKey, json!({"reason": reason}));
-        match self.settle(row, Next::Rotated(pending), Some(&entry)).await.map_err(Ended::unsettled)? {
+        let keeps_old = sabotage::by(Saboteur::ReturnOldKey);
+        let next = if keeps_old { Next::Unchanged } else { Next::Rotated(pending) };
+        match self.settle(row, next, Some(&entry)).await.map_err(Ended::unsettled)? {
             Some(row) => Ok(Settled::Found(Box::new(row))),
             None => Err(Ended::Stale),
         }

@@ -10,6 +10,7 @@ use sqlx::{AnyConnection, Row as _};
 
 use super::RegistryError;
 use crate::config::PortRange;
+use crate::sabotage::{self, Saboteur};
 
 /// Which ports may be leased.
 pub(crate) struct PortRule {
@@ -34,6 +35,11 @@ impl PortRule {
         connection: &mut AnyConnection,
         last: Option<u16>,
     ) -> Result<Option<u16>, RegistryError> {
+        if sabotage::by(Saboteur::SharePorts)
+            && let Some(port) = self.take_over(connection).await?
+        {
+            return Ok(Some(port));
+        }
         if let Some(last) = last.filter(|last| self.range.contains(*last) && (self.is_free)(*last)) {
             return Ok(Some(last));
         }
@@ -72,6 +78,7 @@ impl PortRule {
     /// Takes the port of an engine at rest, whose address becomes unknown: of the one that ran last the
     /// longest ago.
     async fn take_over(&self, connection: &mut AnyConnection) -> Result<Option<u16>, RegistryError> {
+        let shares = sabotage::by(Saboteur::SharePorts);
         let at_rest = sqlx::query(
             "SELECT engine_id, port FROM engines \
              WHERE port BETWEEN $1 AND $2 AND claim_kind IS NULL AND status IN ($3, $4, $5) \
@@ -79,7 +86,7 @@ impl PortRule {
         )
         .bind(i64::from(self.range.min()))
         .bind(i64::from(self.range.max()))
-        .bind(EngineStatus::Stopped.as_str())
+        .bind(if shares { EngineStatus::Running } else { EngineStatus::Stopped }.as_str())
         .bind(EngineStatus::Sleeping.as_str())
         .bind(EngineStatus::Failed.as_str())
         .fetch_all(&mut *connection)
@@ -87,7 +94,7 @@ impl PortRule {
         for row in at_rest {
             let (engine_id, port): (String, i64) = (row.try_get(0)?, row.try_get(1)?);
             let Ok(port) = u16::try_from(port) else { continue };
-            if (self.is_free)(port) {
+            if shares || (self.is_free)(port) {
                 sqlx::query("UPDATE engines SET port = NULL WHERE engine_id = $1")
                     .bind(engine_id)
                     .execute(&mut *connection)
