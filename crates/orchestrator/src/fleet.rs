@@ -29,6 +29,7 @@ mod restarting;
 mod resting;
 mod rotating;
 mod supervision;
+mod telemetry;
 
 #[cfg(test)]
 mod tests;
@@ -52,6 +53,7 @@ use self::products::ProductCache;
 use self::rate::RateLimiter;
 pub use self::supervision::Rules;
 use self::supervision::Supervision;
+pub(crate) use self::telemetry::Telemetry;
 use crate::backend::{Bounded, EngineBackend, Exit, Probe};
 use crate::config::PortRange;
 use crate::keys::Vault;
@@ -77,6 +79,7 @@ pub struct Fleet {
     flights: Arc<Flights>,
     supervision: Supervision,
     policies: Policies,
+    telemetry: Telemetry,
     exits: broadcast::Sender<Exit>,
     ready: watch::Sender<bool>,
     /// Streams that would never end by themselves end with this.
@@ -115,6 +118,7 @@ impl Fleet {
         Arc::new(Self {
             supervision: Supervision::new(settings.rules),
             policies: Policies::default(),
+            telemetry: Telemetry::new(),
             settings,
             registry,
             vault,
@@ -169,6 +173,16 @@ impl Fleet {
             Some(_) => {}
         }
         Ok(settled)
+    }
+
+    /// The figures for the operator's monitoring.
+    pub(crate) const fn telemetry(&self) -> &Telemetry {
+        &self.telemetry
+    }
+
+    /// These figures, in the OpenMetrics text format.
+    pub(crate) fn open_metrics(&self) -> String {
+        self.telemetry.encode(self.supervision.len(), self.flights.len())
     }
 
     /// Ends the streams that would never end by themselves.

@@ -231,14 +231,14 @@ impl Chat {
 
     /// Gets ready to send something again that failed, unless that is in vain.
     async fn recover(&mut self, error: ClientError, resends: &mut u32) -> Result<(), ClientError> {
-        if matches!(error, ClientError::Refused { .. }) || *resends == RESENDS {
+        if *resends == RESENDS || !may_pass(&error) {
             return Err(error);
         }
         if *resends > 0 {
             tokio::time::sleep(RECONNECT_PAUSE).await;
         }
         *resends += 1;
-        // Asleep, or moved to another port: the orchestrator knows.
+        // Asleep or about to be, moved to another port, under another key: the orchestrator knows.
         self.engine = self.orchestrator.admit(&self.user).await?;
         Ok(())
     }
@@ -381,7 +381,7 @@ impl Chat {
                     self.screen.note("This does not wait for an answer any more.");
                     self.question = None;
                 }
-                Err(ClientError::Refused { message, .. }) => {
+                Err(ClientError::Refused { code, message }) if !comes_back(code) => {
                     self.screen.problem(&message);
                     self.screen.prompt_answer();
                 }
@@ -393,6 +393,16 @@ impl Chat {
             return Ok(());
         }
     }
+}
+
+/// Whether another try, with the engine as the orchestrator knows it then, may succeed.
+fn may_pass(error: &ClientError) -> bool {
+    if let ClientError::Refused { code, .. } = error { comes_back(*code) } else { true }
+}
+
+/// Whether an engine that refuses so is only about to rest, or was given another key.
+const fn comes_back(code: ErrorCode) -> bool {
+    matches!(code, ErrorCode::Quiesced | ErrorCode::ShuttingDown | ErrorCode::InvalidEngineKey)
 }
 
 /// Where the showing begins: what was said before this chat is not for its screen, unless it waits for an answer.

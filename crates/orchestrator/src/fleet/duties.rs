@@ -32,6 +32,7 @@ impl Fleet {
         let tasks = TaskTracker::new();
         loop {
             for due in self.supervision.take_due(self.moment()) {
+                self.telemetry.lagged(due.lag);
                 let (fleet, shutdown) = (Arc::clone(&self), shutdown.clone());
                 tasks.spawn(async move { shutdown.run_until_cancelled(fleet.perform(due)).await });
             }
@@ -73,7 +74,7 @@ impl Fleet {
     }
 
     async fn perform(self: Arc<Self>, due: Due) {
-        let Due { engine_id, seat, duty } = due;
+        let Due { engine_id, seat, duty, .. } = due;
         match duty {
             Duty::Check => self.check(engine_id, &seat).await,
             Duty::Sleep => {

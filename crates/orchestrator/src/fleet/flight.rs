@@ -146,6 +146,11 @@ impl Flights {
         slot.flight.as_ref().or(slot.heir.as_ref()).cloned()
     }
 
+    /// How many seats are worked on.
+    pub(super) fn len(&self) -> usize {
+        self.slots().len()
+    }
+
     /// Begins a change, unless someone works on the seat: then it is given back who. A delete only waits for
     /// another delete.
     pub(super) fn begin(&self, seat: &Seat, change: Change) -> Result<Arc<Flight>, Arc<Flight>> {

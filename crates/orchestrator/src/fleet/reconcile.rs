@@ -14,6 +14,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::exits::ended_by_itself;
 use super::flight::Ended;
+use super::telemetry::Repair;
 use super::{Fleet, FleetError};
 use crate::backend::Listed;
 use crate::registry::{EngineRow, Move};
@@ -92,6 +93,7 @@ impl Fleet {
             tracing::warn!(product.id = %product_id, engines = moves.len(), "Running engines were found dead.");
             let (now, wall) = (self.moment(), self.now());
             for row in self.registry.settle_all(product_id, &moves).await? {
+                self.telemetry.repaired(Repair::Dead);
                 self.supervision.follow(&row, false, now, wall);
             }
         }
@@ -111,12 +113,14 @@ impl Fleet {
     async fn repair_all(self: &Arc<Self>, findings: Findings) {
         let Findings { disordered, orphans } = findings;
         let repairs = disordered.into_iter().map(|row| async move {
+            self.telemetry.repaired(Repair::Claim);
             if let Err(Ended::Failed(error)) = self.put_in_order(&row).await {
                 tracing::warn!(engine.id = %row.engine_id, %error, "An engine could not be put in order yet.");
             }
         });
         futures::stream::iter(repairs).buffer_unordered(REPAIRS_AT_ONCE).collect::<()>().await;
         let kills = orphans.into_iter().map(|orphan| async move {
+            self.telemetry.repaired(Repair::Orphan);
             tracing::warn!(engine.id = %orphan.engine_id, "An engine runs that the registry does not know; it is ended.");
             if let Err(error) = self.backend.kill(orphan.engine_id).await {
                 tracing::warn!(engine.id = %orphan.engine_id, %error, "It could not be ended yet.");

@@ -68,6 +68,8 @@ pub(super) struct Due {
     pub(super) engine_id: EngineId,
     pub(super) seat: Seat,
     pub(super) duty: Duty,
+    /// How long ago that was.
+    pub(super) lag: Duration,
 }
 
 /// A running engine that is to be asked how it is.
@@ -224,15 +226,21 @@ impl Supervision {
     pub(super) fn take_due(&self, now: Moment) -> Vec<Due> {
         let mut state = self.state();
         let mut taken = Vec::new();
-        while let Some((_, engine_id)) = state.due.first().copied().filter(|(at, _)| *at <= now) {
+        while let Some((at, engine_id)) = state.due.first().copied().filter(|(at, _)| *at <= now) {
+            let lag = Duration::from_millis(now.saturating_sub(at).unsigned_abs());
             let rules = self.rules;
             let duty = state.with(engine_id, |ward| {
                 let duty = ward.take(now, &rules)?;
-                Some(Due { engine_id, seat: ward.seat.clone(), duty })
+                Some(Due { engine_id, seat: ward.seat.clone(), duty, lag })
             });
             taken.extend(duty.flatten());
         }
         taken
+    }
+
+    /// How many engines are supervised.
+    pub(super) fn len(&self) -> usize {
+        self.state().wards.len()
     }
 
     /// When something is due next.

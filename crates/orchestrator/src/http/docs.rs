@@ -71,6 +71,7 @@ pub(super) fn when_ready() -> OpenApiRouter<App> {
         .routes(routes!(audit::follow))
         .routes(routes!(figures::status))
         .routes(routes!(figures::metrics))
+        .routes(routes!(figures::prometheus))
 }
 
 /// The document of all routes.

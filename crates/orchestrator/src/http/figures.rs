@@ -4,13 +4,18 @@ use std::sync::Arc;
 
 use axum::Json as Answer;
 use axum::extract::State;
+use axum::http::header;
+use axum::response::IntoResponse;
 use contract::ErrorBody;
 use contract::figures::{FleetStatus, Metrics};
 use service::http::ApiError;
 
-use super::auth::Caller;
+use super::auth::{Admin, Caller};
 use super::error::answer;
 use crate::fleet::Fleet;
+
+/// The OpenMetrics text format, version 1.0.0.
+const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 /// Tells how many of the calling product's engines are in each state.
 #[utoipa::path(
@@ -28,6 +33,22 @@ pub(super) async fn status(
     State(fleet): State<Arc<Fleet>>,
 ) -> Result<Answer<FleetStatus>, ApiError> {
     fleet.status(&product).await.map(Answer).map_err(answer)
+}
+
+/// Figures of this orchestrator for the operator's monitoring, since it began: refusals by code, repairs, the
+/// supervisor's lag.
+#[utoipa::path(
+    get, path = "/metrics/prometheus", tag = "figures",
+    security(("admin_key" = [])),
+    responses(
+        (status = 200, description = "In the OpenMetrics text format", body = String,
+            content_type = "application/openmetrics-text"),
+        (status = 401, description = "`INVALID_ADMIN_KEY`", body = ErrorBody),
+        (status = 503, description = "`STARTING_UP`", body = ErrorBody),
+    ),
+)]
+pub(super) async fn prometheus(_: Admin, State(fleet): State<Arc<Fleet>>) -> impl IntoResponse {
+    ([(header::CONTENT_TYPE, OPEN_METRICS)], fleet.open_metrics())
 }
 
 /// Tells what happened to the calling product's engines in the last hour, and ever.

@@ -48,10 +48,13 @@ impl ApiError {
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
         let status = StatusCode::from_u16(self.code.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        let code = self.code;
         let mut response = (status, Json(ErrorBody::new(self.code, self.message))).into_response();
         if let Some(seconds) = self.retry_after_s {
             response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
         }
+        // For whoever counts refusals around the handlers.
+        response.extensions_mut().insert(code);
         response
     }
 }

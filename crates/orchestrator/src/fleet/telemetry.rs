@@ -1,0 +1,90 @@
+//! Figures for the operator's monitoring: what was refused, what was repaired, how far behind the supervisor is.
+//!
+//! They are this process's and begin at zero with it. Labels are few and fixed: no user, no engine, no product.
+
+use std::time::Duration;
+
+use contract::ErrorCode;
+use prometheus_client::encoding::text::encode;
+use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue};
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::registry::Registry;
+
+/// The figures.
+pub(crate) struct Telemetry {
+    registry: Registry,
+    refusals: Family<Refused, Counter>,
+    repairs: Family<Repaired, Counter>,
+    lag: Histogram,
+    supervised: Gauge,
+    flights: Gauge,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Refused {
+    code: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Repaired {
+    what: Repair,
+}
+
+/// What a comparison of the registry with what runs has found and mended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelValue)]
+pub(crate) enum Repair {
+    /// A change that nobody worked on any more.
+    Claim,
+    /// An engine that was to run and did not.
+    Dead,
+    /// A process that no row knows.
+    Orphan,
+}
+
+/// The bounds of the lag's histogram, in seconds.
+const LAGS: [f64; 8] = [0.001, 0.01, 0.1, 0.5, 1.0, 5.0, 30.0, 300.0];
+
+impl Telemetry {
+    pub(super) fn new() -> Self {
+        let mut registry = Registry::with_prefix("roundhouse");
+        let (refusals, repairs) = (Family::default(), Family::default());
+        let (lag, supervised, flights) = (Histogram::new(LAGS), Gauge::default(), Gauge::default());
+        registry.register("refusals", "Answers that were errors, by code", Family::clone(&refusals));
+        registry.register("repairs", "Differences between registry and reality that were mended", Family::clone(&repairs));
+        registry.register(
+            "supervision_lag_seconds",
+            "How long after it was due a check, sleep or restart began",
+            Histogram::clone(&lag),
+        );
+        registry.register("supervised_engines", "Engines that run or are to be restarted", Gauge::clone(&supervised));
+        registry.register("changes_under_way", "Changes of engines under way", Gauge::clone(&flights));
+        Self { registry, refusals, repairs, lag, supervised, flights }
+    }
+
+    /// Counts an answer that was an error.
+    pub(crate) fn refused(&self, code: ErrorCode) {
+        let code = serde_json::to_value(code).ok().and_then(|code| code.as_str().map(str::to_owned));
+        self.refusals.get_or_create(&Refused { code: code.unwrap_or_default() }).inc();
+    }
+
+    pub(super) fn repaired(&self, what: Repair) {
+        self.repairs.get_or_create(&Repaired { what }).inc();
+    }
+
+    pub(super) fn lagged(&self, lag: Duration) {
+        self.lag.observe(lag.as_secs_f64());
+    }
+
+    /// All figures in the OpenMetrics text format.
+    pub(super) fn encode(&self, supervised: usize, flights: usize) -> String {
+        self.supervised.set(i64::try_from(supervised).unwrap_or(i64::MAX));
+        self.flights.set(i64::try_from(flights).unwrap_or(i64::MAX));
+        let mut text = String::new();
+        // Writing into a text fails only where there is no memory.
+        let _ = encode(&mut text, &self.registry);
+        text
+    }
+}
