@@ -5,6 +5,7 @@
 
 mod admit;
 mod health;
+mod registry;
 mod replay;
 
 use std::net::{Ipv4Addr, SocketAddr};
@@ -18,7 +19,7 @@ use axum::serve::ListenerExt as _;
 use clap::{Args, ValueEnum};
 use tokio::net::TcpListener;
 
-pub(crate) use admit::{KEY as ADMIT_KEY, user as admit_user};
+pub(crate) use admit::{KEY as ADMIT_KEY, USERS as ADMIT_USERS, fill as fill_admit, user as admit_user};
 pub(crate) use replay::{PATH as REPLAY, store as store_replay};
 
 /// Longer than any measurement.
@@ -33,6 +34,8 @@ pub(crate) enum Kind {
     Sqlite,
     /// Axum and one point read for each admit.
     Admit,
+    /// Axum and the queries of a registry's other reads, on a copy of one.
+    Registry,
     /// Axum and the bytes of a replay, selected page by page.
     Replay,
 }
@@ -80,11 +83,13 @@ fn router(kind: Kind, folder: &Path) -> anyhow::Result<Router> {
         Kind::Bare => Ok(health::bare()),
         Kind::Sqlite => health::sqlite(&database(folder)),
         Kind::Admit => Ok(admit::router(&database(folder))?.merge(health::bare())),
+        Kind::Registry => Ok(registry::router(database(folder)).merge(health::bare())),
         Kind::Replay => Ok(replay::router(database(folder))?.merge(health::bare())),
     }
 }
 
-fn database(folder: &Path) -> PathBuf {
+/// The file of a floor's database.
+pub(crate) fn database(folder: &Path) -> PathBuf {
     folder.join("floor.sqlite")
 }
 
@@ -126,9 +131,12 @@ mod tests {
 
     #[tokio::test]
     async fn the_admit_floor_admits_whom_it_knows() {
-        let (mut client, _folder) = start(Kind::Admit).await;
+        let (mut client, folder) = start(Kind::Admit).await;
+        let added = u32::from(ADMIT_USERS);
+        fill_admit(&database(folder.path()), [(added, "added".to_owned())]).unwrap();
         for (key, user, status) in [
             (ADMIT_KEY, admit_user(3), StatusCode::OK),
+            (ADMIT_KEY, "added".into(), StatusCode::OK),
             (ADMIT_KEY, "nobody".into(), StatusCode::NOT_FOUND),
             ("pk-svc-wrong", admit_user(3), StatusCode::UNAUTHORIZED),
         ] {

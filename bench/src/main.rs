@@ -14,10 +14,12 @@ mod paced;
 mod probe;
 mod process;
 mod provider;
+mod registry;
 mod report;
 mod stats;
 mod told;
 mod usage;
+mod watch;
 
 use std::io::Write as _;
 use std::path::PathBuf;

@@ -5,10 +5,14 @@ mod admit;
 mod big_start;
 mod bytes_per_turn;
 mod deltas;
+mod fleet;
 mod idle;
+mod ledger;
+mod list;
 mod many_turns;
 mod parallel;
 mod provision;
+mod reads;
 mod replay;
 mod start;
 mod streaming;
@@ -40,10 +44,16 @@ pub(crate) enum What {
     ManyTurns,
     /// What a turn writes to the disk early and late in a thread of 1,000 turns (200 without --full).
     BytesPerTurn,
-    /// Admit of running engines over 32 connections.
+    /// Admit of running engines over 32 connections, among 10, 1,000 and 100,000 engines.
     Admit,
-    /// Provision, stop, start and delete of engines that are processes.
+    /// Pages of 100 out of 100,000 engines.
+    List,
+    /// /status, /metrics and /audit over a ledger of 1,000,000 rows (100,000 without --full).
+    Ledger,
+    /// Provision, stop, start, wake and delete of engines that are processes.
     Provision,
+    /// 1,000 running engines (100 without --full): supervision, memory, a killed orchestrator's restart.
+    Fleet,
     /// All of these.
     All,
 }
@@ -70,6 +80,9 @@ impl What {
             Self::ManyTurns => many_turns::measure(bench).await,
             Self::BytesPerTurn => bytes_per_turn::measure(bench).await,
             Self::Admit => admit::measure(bench).await,
+            Self::List => list::measure(bench).await,
+            Self::Ledger => ledger::measure(bench).await,
+            Self::Fleet => fleet::measure(bench).await,
             Self::Provision => provision::measure(bench).await,
             Self::All => Ok(Vec::new()),
         }

@@ -1,32 +1,122 @@
 //! An orchestrator: `roundhouse up` in a folder of its own, with its engines as processes.
 
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
 use contract::UserId;
 use contract::orchestrator::{
-    Admit, DestroyedEngine, PLATFORM_KEY_HEADER, ProvisionEngine, ProvisionedEngine, StartedEngine,
-    StoppedEngine,
+    Admission, Admit, DestroyedEngine, EngineList, PLATFORM_KEY_HEADER, ProvisionEngine, ProvisionedEngine,
+    StartedEngine, StoppedEngine,
 };
 use http_body_util::Full;
 use hyper::Method;
+use rustix::process::{Pid, Signal, kill_process};
 use serde::Serialize;
+use serde::de::DeserializeOwned;
 
 use crate::bench::Bench;
 use crate::client::{Client, Outgoing, address_of};
-use crate::process::{Process, free_port, log_file};
+use crate::process::{END, Process, free_port, log_file};
 
 /// How long it may take to be ready.
 const READY: Duration = Duration::from_secs(30);
 /// Between two looks at whether it is.
-const LOOK: Duration = Duration::from_millis(20);
-/// Engines' ports: out of the way of the default range and of those that the system hands out. Runs at the
-/// same time are kept apart by their process ids.
-const FIRST_PORT: u32 = 12_000;
-const PORTS: u32 = 100;
+const LOOK: Duration = Duration::from_millis(5);
+/// Engines' ports: out of the way of the default range and of those that the system hands out.
+const PORTS: std::ops::Range<u32> = 12_000..32_000;
+/// Ports where a measurement has a few engines.
+const FEW_PORTS: u32 = 100;
+
+/// Where an orchestrator lives, and how it is started there again and again. Dropped, it kills the engines that
+/// are left: an orchestrator that was killed leaves them all.
+pub(crate) struct Site {
+    binary: PathBuf,
+    folder: PathBuf,
+    port: u16,
+    ports: std::ops::Range<u32>,
+}
+
+impl Site {
+    /// For a few engines.
+    pub(crate) fn small(bench: &Bench) -> anyhow::Result<Self> {
+        Self::new(bench, FEW_PORTS)
+    }
+
+    /// In a new folder, for as many engines as it has `ports`.
+    pub(crate) fn new(bench: &Bench, ports: u32) -> anyhow::Result<Self> {
+        // Runs at the same time are kept apart by their process ids.
+        let ranges = PORTS.len() / usize::try_from(ports)?;
+        let range = std::process::id() % u32::try_from(ranges)?;
+        let first = PORTS.start + range * ports;
+        let binary = bench.binary.clone();
+        Ok(Self { binary, folder: bench.folder()?, port: free_port()?, ports: first..first + ports })
+    }
+
+    /// Starts it, with all that it has from the last time.
+    pub(crate) async fn start(&self) -> anyhow::Result<Orchestrator> {
+        let home = self.home();
+        let mut command = Command::new(&self.binary);
+        command
+            .arg("up")
+            .arg("--dir")
+            .arg(&home)
+            .env_clear()
+            .env("PATH", std::env::var_os("PATH").unwrap_or_default())
+            .env("ORCH_PORT", self.port.to_string())
+            .env("ORCH_PORT_MIN", self.ports.start.to_string())
+            .env("ORCH_PORT_MAX", (self.ports.end - 1).to_string())
+            .env("LLM_PROVIDER", "scripted");
+        let mut process = Process::spawn(command, "the orchestrator", log_file(&self.folder, "up"))?;
+        let deadline = Instant::now() + READY;
+        loop {
+            process.must_run()?;
+            if let Some((address, key)) = access(&home)?
+                && is_well(address).await
+            {
+                return Ok(Orchestrator { process, address, key });
+            }
+            if Instant::now() > deadline {
+                bail!("the orchestrator was not ready within {} s:\n{}", READY.as_secs(), process.said());
+            }
+            tokio::time::sleep(LOOK).await;
+        }
+    }
+
+    /// Its registry, once it has been started.
+    pub(crate) fn registry(&self) -> PathBuf {
+        self.home().join("registry.sqlite")
+    }
+
+    fn home(&self) -> PathBuf {
+        self.folder.join("up")
+    }
+
+    /// The engines that run here, known by where their brain is.
+    fn engines(&self) -> Vec<Pid> {
+        let brain = format!("SQLITE_DB_PATH={}/", self.home().display());
+        let is_ours = |environment: &Vec<u8>| {
+            environment.split(|byte| *byte == 0).any(|variable| variable.starts_with(brain.as_bytes()))
+        };
+        let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+        let ours = processes.filter(|entry| {
+            // What belongs to someone else cannot be read, and is not ours.
+            std::fs::read(entry.path().join("environ")).as_ref().is_ok_and(is_ours)
+        });
+        ours.filter_map(|entry| Pid::from_raw(entry.file_name().to_str()?.parse().ok()?)).collect()
+    }
+}
+
+impl Drop for Site {
+    fn drop(&mut self) {
+        for engine in self.engines() {
+            // It may just have ended by itself.
+            let _ = kill_process(engine, Signal::KILL);
+        }
+    }
+}
 
 /// A running orchestrator. Dropped, it ends and its engines with it.
 pub(crate) struct Orchestrator {
@@ -36,41 +126,19 @@ pub(crate) struct Orchestrator {
 }
 
 impl Orchestrator {
-    /// Starts it.
-    pub(crate) async fn start(bench: &Bench) -> anyhow::Result<Self> {
-        let folder = bench.folder()?;
-        let home = folder.join("up");
-        let first_port = FIRST_PORT + std::process::id() % 150 * PORTS;
-        let mut command = Command::new(&bench.binary);
-        command
-            .arg("up")
-            .arg("--dir")
-            .arg(&home)
-            .env_clear()
-            .env("PATH", std::env::var_os("PATH").unwrap_or_default())
-            .env("ORCH_PORT", free_port()?.to_string())
-            .env("ORCH_PORT_MIN", first_port.to_string())
-            .env("ORCH_PORT_MAX", (first_port + PORTS - 1).to_string())
-            .env("LLM_PROVIDER", "scripted");
-        let mut process = Process::spawn(command, "the orchestrator", log_file(&folder, "up"))?;
-        let deadline = Instant::now() + READY;
-        loop {
-            process.must_run()?;
-            if let Some((address, key)) = access(&home)?
-                && is_well(address).await
-            {
-                return Ok(Self { process, address, key });
-            }
-            if Instant::now() > deadline {
-                bail!("the orchestrator was not ready within {} s:\n{}", READY.as_secs(), process.said());
-            }
-            tokio::time::sleep(LOOK).await;
-        }
+    /// Ends it, which puts its engines to sleep.
+    pub(crate) fn end(self) -> anyhow::Result<()> {
+        self.end_within(END)
     }
 
-    /// Ends it, which puts its engines to sleep.
-    pub(crate) fn end(mut self) -> anyhow::Result<()> {
-        self.process.end().map(drop)
+    /// The same with many engines, which takes its time.
+    pub(crate) fn end_within(mut self, at_most: Duration) -> anyhow::Result<()> {
+        self.process.end_within(at_most).map(drop)
+    }
+
+    /// Kills it, which leaves its engines running.
+    pub(crate) fn kill(mut self) -> anyhow::Result<()> {
+        self.process.kill()
     }
 
     /// A connection to it.
@@ -103,6 +171,28 @@ impl Orchestrator {
     ) -> anyhow::Result<StartedEngine> {
         let request = self.request::<()>(client, Method::POST, &format!("/engines/{user}/start"), None)?;
         client.json(request).await
+    }
+
+    /// The request that admits, and wakes who sleeps.
+    pub(crate) async fn wake(&self, client: &mut Client, user: &str) -> anyhow::Result<Admission> {
+        let body = Admit { auto_wake: true, ..Admit::default() };
+        let path = format!("/engines/{user}/admit");
+        client.json(self.request(client, Method::POST, &path, Some(&body))?).await
+    }
+
+    /// How many engines run.
+    pub(crate) async fn running(&self, client: &mut Client) -> anyhow::Result<u64> {
+        let list: EngineList = self.get(client, "/engines?status=running&limit=1").await?;
+        Ok(list.total)
+    }
+
+    /// A request that looks at something.
+    pub(crate) async fn get<T: DeserializeOwned>(
+        &self,
+        client: &mut Client,
+        path: &str,
+    ) -> anyhow::Result<T> {
+        client.json(self.request::<()>(client, Method::GET, path, None)?).await
     }
 
     /// The request that deletes.

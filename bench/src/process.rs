@@ -16,7 +16,7 @@ use rustix::process::{Pid, Signal, kill_process};
 /// Between two looks at something that is awaited.
 pub(crate) const PAUSE: Duration = Duration::from_micros(50);
 /// How long a process may take to end when it is asked to.
-const END: Duration = Duration::from_secs(20);
+pub(crate) const END: Duration = Duration::from_secs(20);
 /// How much of a failed process's log is shown.
 const LOG_TAIL: usize = 2_000;
 /// `USER_HZ`, in which the kernel counts processor time: 100 on every architecture that we build for.
@@ -85,13 +85,25 @@ impl Process {
     /// # Errors
     /// It did not end in time, or not as a clean end is.
     pub(crate) fn end(&mut self) -> anyhow::Result<Duration> {
+        self.end_within(END)
+    }
+
+    /// The same where it may take longer, or must not take as long.
+    pub(crate) fn end_within(&mut self, at_most: Duration) -> anyhow::Result<Duration> {
         let began = Instant::now();
         self.terminate()?;
-        match self.wait(END)? {
+        match self.wait(at_most)? {
             Some(status) if status.success() => Ok(began.elapsed()),
             Some(status) => bail!("{} ended with {status}. It said:\n{}", self.name, self.said()),
-            None => bail!("{} did not end within {} s of SIGTERM", self.name, END.as_secs()),
+            None => bail!("{} did not end within {} s of SIGTERM", self.name, at_most.as_secs()),
         }
+    }
+
+    /// Kills it, as a crash would.
+    pub(crate) fn kill(&mut self) -> anyhow::Result<()> {
+        self.must_run()?;
+        self.child.kill().with_context(|| format!("{} cannot be killed", self.name))?;
+        self.child.wait().context("a child cannot be waited for").map(drop)
     }
 
     /// Its share of the memory that it maps.

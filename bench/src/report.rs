@@ -62,6 +62,12 @@ pub(crate) enum Unit {
     PerSecond,
     #[serde(rename = "MB/s")]
     MegabytesPerSecond,
+    /// Of one core.
+    #[serde(rename = "%")]
+    Percent,
+    /// How often something went wrong.
+    #[serde(rename = "failures")]
+    Failures,
 }
 
 impl Unit {
@@ -73,6 +79,8 @@ impl Unit {
             Self::Kibibytes => "KiB",
             Self::PerSecond => "/s",
             Self::MegabytesPerSecond => "MB/s",
+            Self::Percent => "%",
+            Self::Failures => "failures",
         }
     }
 
@@ -80,7 +88,12 @@ impl Unit {
     fn better(self, one: f64, other: f64) -> bool {
         match self {
             Self::PerSecond | Self::MegabytesPerSecond => one > other,
-            Self::Milliseconds | Self::Microseconds | Self::Mebibytes | Self::Kibibytes => one < other,
+            Self::Milliseconds
+            | Self::Microseconds
+            | Self::Mebibytes
+            | Self::Kibibytes
+            | Self::Percent
+            | Self::Failures => one < other,
         }
     }
 }

@@ -32,7 +32,10 @@ fn a_binary_that_is_no_engine_is_an_error_and_no_figure() {
         "many-turns",
         "bytes-per-turn",
         "admit",
+        "list",
+        "ledger",
         "provision",
+        "fleet",
     ];
     for what in whats {
         let arguments = [what, "--binary", "/bin/false", "--rounds", "1", "--wait-s", "0"];
@@ -56,7 +59,7 @@ impl Drop for Floor {
 
 #[test]
 fn every_floor_is_a_process_that_answers() {
-    for kind in ["bare", "sqlite", "admit", "replay"] {
+    for kind in ["bare", "sqlite", "admit", "registry", "replay"] {
         let folder = tempfile::tempdir().unwrap();
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string();
         let command =

@@ -13,13 +13,15 @@ use axum::{Json, Router};
 use contract::orchestrator::{
     Admission, Admit, EngineRecord, EngineStatus, EngineSummary, PLATFORM_KEY_HEADER,
 };
-use contract::{EngineId, EngineKey, KeyHash, ProductId, Timestamp, UserId};
+use contract::{EngineId, EngineKey, KeyHash, Timestamp, UserId};
 use rusqlite::{Connection, OpenFlags, OptionalExtension as _, Row, params};
 
 /// The platform key that it takes: as long as a real one.
 pub(crate) const KEY: &str = "pk-svc-00000000000000000000000000000000000000000000";
-/// How many engines it has.
-const USERS: u16 = 64;
+/// The product that has it.
+const PRODUCT: &str = "prod_0197a2f0c3d47b1c9e5f6a7b8c9d0e1f";
+/// How many engines it has, as long as nothing is added: those that are admitted.
+pub(crate) const USERS: u16 = 8;
 /// Any time will do, as long as it is as long as a real one.
 const SOME_TIME_MS: i64 = 1_750_000_000_123;
 
@@ -44,7 +46,6 @@ thread_local! {
 
 struct Registry {
     database: PathBuf,
-    product: String,
 }
 
 /// The user with this number.
@@ -54,28 +55,32 @@ pub(crate) fn user(number: u16) -> String {
 
 /// Answers `POST /engines/{user_id}/admit`.
 pub(super) fn router(database: &FilePath) -> anyhow::Result<Router> {
-    let product = ProductId::new().to_string();
-    fill(database, &product).context("the floor's database cannot be written")?;
-    let registry = Arc::new(Registry { database: database.to_owned(), product });
+    Connection::open(database)?.execute_batch(TABLE).context("the floor's database cannot be written")?;
+    fill(database, (0..USERS).map(|number| (number.into(), user(number))))?;
+    let registry = Arc::new(Registry { database: database.to_owned() });
     Ok(Router::new().route("/engines/{user_id}/admit", post(admit)).with_state(registry))
 }
 
-fn fill(database: &FilePath, product: &str) -> anyhow::Result<()> {
+/// Adds engines, each of a user and with a number of its own.
+pub(crate) fn fill(
+    database: &FilePath,
+    engines: impl IntoIterator<Item = (u32, String)>,
+) -> anyhow::Result<()> {
     let mut connection = Connection::open(database)?;
-    connection.execute_batch(TABLE)?;
     let transaction = connection.transaction()?;
-    for number in 0..USERS {
+    for (number, user) in engines {
         let key = EngineKey::generate()?;
         transaction.execute(
             "INSERT INTO engines VALUES (?1, ?2, ?3, 'running', NULL, ?4, ?5, 'svc-engine:0.1.0', 0, ?6, ?7,
              ?8, ?8, 1, NULL)",
             params![
                 EngineId::new().to_string(),
-                product,
-                user(number),
+                PRODUCT,
+                user,
                 KeyHash::of(key.expose()).to_hex(),
                 key.expose(),
-                9_001 + number,
+                // A port for each, although not all of them can be one: the column has an index.
+                9_001 + i64::from(number),
                 format!("{}:123456", 1_000 + number),
                 SOME_TIME_MS,
             ],
@@ -109,8 +114,7 @@ impl Registry {
             }
             let connection = slot.as_ref().context("it has just been opened")?;
             let mut statement = connection.prepare_cached(READ)?;
-            let engine =
-                statement.query_row(params![self.product, user], |row| Ok(record(row))).optional()?;
+            let engine = statement.query_row(params![PRODUCT, user], |row| Ok(record(row))).optional()?;
             engine.transpose()
         })
     }

@@ -1,4 +1,4 @@
-//! Admit of engines that run, over many connections at once.
+//! Admit of engines that run, over many connections at once, among few and very many engines at rest.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -11,17 +11,19 @@ use hyper::StatusCode;
 
 use crate::bench::Bench;
 use crate::client::Client;
-use crate::floors::{self, ADMIT_KEY, Kind, admit_user};
+use crate::floors::{self, ADMIT_KEY, ADMIT_USERS, Kind, admit_user};
 use crate::load::{self, Load, Plan};
-use crate::orchestrator::{Orchestrator, admit};
+use crate::orchestrator::{Site, admit};
 use crate::probe;
 use crate::process::{Process, free_port, log_file};
+use crate::registry;
 use crate::report::{Budget, Quantity, Subject, Unit};
 
 const CONNECTIONS: usize = 32;
 /// How many users are admitted in turn. Each has an engine, and an engine is a process.
-const USERS: u16 = 8;
-const LOAD: Duration = Duration::from_secs(2);
+const USERS: u16 = ADMIT_USERS;
+/// How many engines the product has in all; those that run stand spread among them.
+const ROWS: [u32; 3] = [10, 1_000, 100_000];
 const WARM_UP: Duration = Duration::from_millis(300);
 /// More than any server answers in that time; should the clock stand still, this ends the load.
 const AT_MOST: u64 = 1_000_000;
@@ -29,27 +31,35 @@ const AT_MOST: u64 = 1_000_000;
 const READ_EVERY: u64 = 64;
 
 pub(super) async fn measure(bench: &Bench) -> anyhow::Result<Vec<Quantity>> {
-    let orchestrator = Orchestrator::start(bench).await?;
+    let site = Site::small(bench)?;
+    let orchestrator = site.start().await?;
     let mut client = orchestrator.connect().await?;
     for number in 0..USERS {
         orchestrator.provision(&mut client, &admit_user(number)).await?;
     }
     let folder = bench.folder()?;
     let (floor, floor_address) = floor(bench, &folder)?;
-    let mut quantities = quantities();
-    for round in 0..bench.rounds {
-        bench.progress("admit", round);
-        let ours = round_of(&orchestrator.process, orchestrator.address, orchestrator.key()).await?;
-        let floors = round_of(&floor, floor_address, ADMIT_KEY).await?;
-        for ((quantity, ours), floor) in quantities.iter_mut().zip(ours).zip(floors) {
-            quantity.ours.samples.push(ours);
-            if let Some(subject) = quantity.floors.first_mut() {
-                subject.samples.push(floor);
+    let load = bench.size.of(Duration::from_secs(1), Duration::from_secs(2));
+    let mut measured = Vec::new();
+    let mut there = u32::from(USERS);
+    for rows in ROWS {
+        registry::add_engines(&site.registry(), there..rows)?;
+        floors::fill_admit(&floors::database(&folder), (there..rows).map(|row| (row, registry::user(row))))?;
+        there = rows;
+        let mut quantities = quantities(rows);
+        for round in 0..bench.rounds {
+            bench.progress(&format!("admit among {rows}"), round);
+            let ours =
+                round_of(&orchestrator.process, orchestrator.address, orchestrator.key(), load).await?;
+            let floors = round_of(&floor, floor_address, ADMIT_KEY, load).await?;
+            for ((quantity, ours), floor) in quantities.iter_mut().zip(ours).zip(floors) {
+                quantity.add(ours, floor);
             }
         }
+        measured.extend(quantities);
     }
     orchestrator.end()?;
-    Ok(quantities.into())
+    Ok(measured)
 }
 
 fn floor(bench: &Bench, folder: &Path) -> anyhow::Result<(Process, SocketAddr)> {
@@ -61,10 +71,15 @@ fn floor(bench: &Bench, folder: &Path) -> anyhow::Result<(Process, SocketAddr)> 
 }
 
 /// One round's figures, in the order of [`quantities`].
-async fn round_of(process: &Process, address: SocketAddr, key: &str) -> anyhow::Result<[f64; 4]> {
+async fn round_of(
+    process: &Process,
+    address: SocketAddr,
+    key: &str,
+    duration: Duration,
+) -> anyhow::Result<[f64; 4]> {
     load_for(WARM_UP, address, key).await?;
     let before = process.cpu()?;
-    let load = load_for(LOAD, address, key).await?;
+    let load = load_for(duration, address, key).await?;
     let cpu = process.cpu()?.saturating_sub(before);
     let per_admit = cpu.as_secs_f64() / load.elapsed.as_secs_f64() / load.throughput() * 1_000_000.0;
     Ok([load.throughput(), load.latency_ms(50)?, load.latency_ms(99)?, per_admit])
@@ -105,11 +120,11 @@ fn check(number: u64, status: StatusCode, body: &Bytes) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn quantities() -> [Quantity; 4] {
+fn quantities(rows: u32) -> [Quantity; 4] {
     let quantity = |what: &str, unit, budget| Quantity {
         what: what.into(),
         unit,
-        ours: Subject::new("orchestrator"),
+        ours: Subject::new(format!("orchestrator, {rows} rows")),
         floors: vec![Subject::new("axum, one point read")],
         budget,
     };

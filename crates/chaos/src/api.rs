@@ -19,6 +19,13 @@ pub(crate) struct Api {
     key: EngineKey,
 }
 
+/// A client that keeps no connection: one that is kept would break with the service and be mistaken for a call
+/// that was sent.
+pub(crate) fn client() -> anyhow::Result<Client> {
+    let http = Client::builder().no_proxy().pool_max_idle_per_host(0).connect_timeout(Duration::from_secs(5));
+    http.build().context("no HTTP client")
+}
+
 /// What came of a call.
 #[derive(Debug)]
 pub(crate) enum Asked {
@@ -46,11 +53,7 @@ pub(crate) enum Opened {
 impl Api {
     /// A client with a key of its own.
     pub(crate) fn new() -> anyhow::Result<Self> {
-        // A connection that is kept would break with the engine and be mistaken for a call that was sent.
-        let http =
-            Client::builder().no_proxy().pool_max_idle_per_host(0).connect_timeout(Duration::from_secs(5));
-        let http = http.build().context("no HTTP client")?;
-        Ok(Self { http, key: EngineKey::generate().context("no key")? })
+        Ok(Self { http: client()?, key: EngineKey::generate().context("no key")? })
     }
 
     /// What the engine needs to know the key.
@@ -90,7 +93,8 @@ impl Api {
     }
 }
 
-async fn asked(request: RequestBuilder) -> Asked {
+/// Sends a request and reads its answer.
+pub(crate) async fn asked(request: RequestBuilder) -> Asked {
     match opened(request).await {
         Opened::Refused(status, body) => Asked::Answered(status, body),
         Opened::Stream(response) => match body(response).await {

@@ -16,12 +16,12 @@ use crate::api::Api;
 use crate::client::uncut;
 use crate::dice::Dice;
 use crate::driver::{Retired, digest, drive};
-use crate::engine::{Engine, Setup};
 use crate::files::Watcher;
 use crate::journal::{Stalls, is_whole};
 use crate::killer::{Killer, STANDING};
 use crate::mix::Mix;
 use crate::ports::Ports;
+use crate::program::{Program, Service, Setup};
 use crate::script::Script;
 use crate::tally::Tally;
 use crate::trap::Trap;
@@ -169,7 +169,7 @@ impl Campaign {
         if let Some(saboteur) = &self.saboteur {
             variables.insert("ROUNDHOUSE_SABOTEUR".to_owned(), saboteur.clone());
         }
-        let setup = Setup { binary: self.binary.clone(), folder, variables };
+        let setup = Setup { binary: self.binary.clone(), service: Service::Engine, folder, variables };
         std::fs::create_dir(setup.workspace())?;
         std::fs::write(setup.workspace().join("note.txt"), "A note.\n")?;
         Ok(setup)
@@ -201,7 +201,12 @@ impl Campaign {
 }
 
 /// Looks at everything once more, and lets the engine end in peace.
-async fn finish(world: &World, setup: &Setup, mut engine: Engine, retired: &[Retired]) -> anyhow::Result<()> {
+async fn finish(
+    world: &World,
+    setup: &Setup,
+    mut engine: Program,
+    retired: &[Retired],
+) -> anyhow::Result<()> {
     for Retired { task, digest: before } in retired {
         match uncut(world, task).await {
             Some(events) if digest(&events) == *before => {}

@@ -10,9 +10,9 @@ use tokio::sync::watch;
 
 use crate::api::Asked;
 use crate::dice::Dice;
-use crate::engine::{Engine, Setup};
 use crate::journal::{OpenTurn, open_turns};
 use crate::ports::Ports;
+use crate::program::{Program, Setup};
 use crate::tally::KILLS;
 use crate::task::Task;
 use crate::world::{Place, World};
@@ -49,7 +49,7 @@ pub(crate) struct Killer {
 
 impl Killer {
     /// Starts an engine and announces it once what it must remember has been looked at.
-    pub(crate) async fn start(&mut self) -> anyhow::Result<Engine> {
+    pub(crate) async fn start(&mut self) -> anyhow::Result<Program> {
         if self.port == 0 || self.dice.chance(0.2) {
             self.port = self.ports.next()?;
         }
@@ -65,10 +65,10 @@ impl Killer {
     /// Kills and starts the engine until there were `kills`, or `until` says so.
     pub(crate) async fn run(
         &mut self,
-        mut engine: Engine,
+        mut engine: Program,
         kills: u64,
         until: impl Fn() -> bool,
-    ) -> anyhow::Result<Engine> {
+    ) -> anyhow::Result<Program> {
         while self.world.tally.of(KILLS) < kills && !until() {
             let signal = if self.dice.chance(self.world.mix.sigterm) { Signal::TERM } else { Signal::KILL };
             self.strike(signal).await;
@@ -106,7 +106,7 @@ impl Killer {
     }
 
     /// Sees that the engine ended as it must, and where it left its turns.
-    async fn bury(&self, engine: &mut Engine, signal: Signal) -> anyhow::Result<()> {
+    async fn bury(&self, engine: &mut Program, signal: Signal) -> anyhow::Result<()> {
         let begin = Instant::now();
         let status = engine.ended().await?;
         let took = begin.elapsed();

@@ -1,4 +1,5 @@
-//! Kills the engine at random instants under load, and checks that no promise is broken.
+//! Kills the engine, or the orchestrator, at random instants under load, and checks that no promise is broken.
+//! The orchestrator's part is [`fleet`]; what follows is the engine's.
 //!
 //! A [`Campaign`] starts the real binary with a strict provider and drives several tasks: turns with
 //! thinking, parallel tool calls, permissions, questions, steering, cancels, edits and retries, read by
@@ -9,9 +10,11 @@
 //! Map of the crate: `mix` and `dice` decide what happens; `script` and `calls` are the model, `driver` and
 //! `person` those who use the agent, `client` those who read; `trap`, `files` and `killer` end the engine,
 //! `journal` says where that left its turns; `task` holds what was seen and promised, `judge` judges it;
-//! `report` and `saboteurs` are for people and CI.
+//! `report` and `saboteurs` are for people and CI. `program`, `api`, `trap`, `ports`, `dice` and `tally` serve both
+//! parts.
 
 pub mod campaign;
+pub mod fleet;
 pub mod mix;
 pub mod report;
 pub mod saboteurs;
@@ -22,13 +25,13 @@ mod calls;
 mod client;
 mod dice;
 mod driver;
-mod engine;
 mod files;
 mod journal;
 mod judge;
 mod killer;
 mod person;
 mod ports;
+mod program;
 mod script;
 mod sse;
 mod task;
@@ -38,6 +41,7 @@ mod trap;
 mod world;
 
 pub use campaign::{Campaign, Wire};
+pub use fleet::FleetCampaign;
 pub use mix::{Feature, Mix};
 pub use report::{Report, unmet};
 pub use tally::Tally;

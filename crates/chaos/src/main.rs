@@ -1,21 +1,28 @@
-//! The command: a run of the chaos harness, or of its saboteurs. See `README.md`.
+//! The command: a run of the chaos harness against engine or orchestrator, or of its saboteurs. See `README.md`.
 
 use std::io::{self, Write as _};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{anyhow, bail};
-use chaos::saboteurs::{self, NAMES};
-use chaos::{Campaign, Feature, Mix, Report, Tally, Wire, unmet};
+use chaos::saboteurs::{self, ENGINE, ORCHESTRATOR};
+use chaos::{Campaign, Feature, FleetCampaign, Mix, Report, Tally, Wire, fleet, unmet};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use tokio::signal::unix::{SignalKind, signal};
 
 #[derive(Parser)]
-#[command(about = "Kills the engine at random instants under load and checks that no promise is broken")]
+#[command(
+    about = "Kills engine or orchestrator at random instants under load and checks that no promise is broken",
+    args_conflicts_with_subcommands = true
+)]
 struct Cli {
     #[command(subcommand)]
     command: Option<Command>,
+    /// Without a command: kills the engine.
+    #[command(flatten)]
+    engine: EngineOptions,
     #[command(flatten)]
     options: Options,
 }
@@ -24,38 +31,73 @@ struct Cli {
 enum Command {
     /// Runs against an engine with each saboteur, and demands that each is caught.
     Saboteurs {
-        /// One of them; by default all.
-        #[arg(long)]
-        only: Vec<String>,
+        #[command(flatten)]
+        engine: EngineOptions,
+        #[command(flatten)]
+        which: Which,
+    },
+    /// Kills the orchestrator.
+    Fleet(FleetOptions),
+    /// Runs against an orchestrator with each saboteur, and demands that each is caught.
+    FleetSaboteurs {
+        #[command(flatten)]
+        fleet: FleetOptions,
+        #[command(flatten)]
+        which: Which,
     },
 }
 
+/// What all runs have.
 #[derive(Args)]
 struct Options {
-    /// The `roundhouse` binary; for saboteurs built with `--features sabotage`.
-    #[arg(long, global = true, default_value = "target/release/roundhouse")]
-    engine: PathBuf,
-    /// How many times the engine is killed: by default 100 times, or with each saboteur at most 1,000 times.
-    #[arg(long, global = true)]
-    kills: Option<u64>,
     /// Where all choices come from.
     #[arg(long, global = true, default_value_t = 1)]
     seed: u64,
-    /// The wire to the provider.
-    #[arg(long, global = true, value_enum, default_value_t = Wires::Both)]
-    wire: Wires,
     /// When to stop killing, in seconds.
     #[arg(long, global = true, default_value_t = 600)]
     seconds: u64,
+}
+
+#[derive(Args)]
+struct Which {
+    /// One saboteur; by default all.
+    #[arg(long)]
+    only: Vec<String>,
+}
+
+#[derive(Args)]
+struct EngineOptions {
+    /// The `roundhouse` binary; for saboteurs built with `--features sabotage`.
+    #[arg(long, default_value = "target/release/roundhouse")]
+    engine: PathBuf,
+    /// How many times the engine is killed: by default 100 times, or with each saboteur at most 1,000 times.
+    #[arg(long)]
+    kills: Option<u64>,
+    /// The wire to the provider.
+    #[arg(long, value_enum, default_value_t = Wires::Both)]
+    wire: Wires,
     /// How many tasks run side by side.
-    #[arg(long, global = true, default_value_t = 4)]
+    #[arg(long, default_value_t = 4)]
     tasks: u64,
     /// The most turns of a task.
-    #[arg(long, global = true, default_value_t = 6)]
+    #[arg(long, default_value_t = 6)]
     turns_per_task: u64,
     /// Leaves out parts of the contract.
-    #[arg(long, global = true, value_enum, value_delimiter = ',')]
+    #[arg(long, value_enum, value_delimiter = ',')]
     without: Vec<Feature>,
+}
+
+#[derive(Args)]
+struct FleetOptions {
+    /// The `roundhouse` binary; for saboteurs built with `--features sabotage`.
+    #[arg(long, default_value = "target/release/roundhouse")]
+    orchestrator: PathBuf,
+    /// How many rounds, each with a kill: by default 100, or with each saboteur at most 300.
+    #[arg(long)]
+    rounds: Option<u64>,
+    /// Leaves the deployment's folder where it is.
+    #[arg(long)]
+    keep: bool,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -95,30 +137,41 @@ async fn told_to_end() -> anyhow::Error {
     }
 }
 
-async fn run(Cli { command, options }: Cli) -> anyhow::Result<bool> {
-    if !options.engine.is_file() {
-        bail!(
-            "there is no binary at {}: build it with `cargo build --release`, or name one with --engine",
-            options.engine.display()
-        );
-    }
+async fn run(Cli { command, engine, options }: Cli) -> anyhow::Result<bool> {
     match command {
-        None => chaos(&options).await,
-        Some(Command::Saboteurs { only }) => {
-            let names = if only.is_empty() { NAMES.map(str::to_owned).to_vec() } else { only };
-            sabotage(&options, &names).await
+        None => chaos(&engine, &options).await,
+        Some(Command::Saboteurs { engine, which }) => {
+            let campaign = engine.campaign(&options, Wire::Anthropic, engine.kills.unwrap_or(1_000));
+            sabotage(&campaign.binary, &which.names(ENGINE), async |saboteur| {
+                Campaign { saboteur: Some(saboteur), ..campaign.clone() }.run().await
+            })
+            .await
+        }
+        Some(Command::Fleet(fleet)) => kill_orchestrators(&fleet, &options).await,
+        Some(Command::FleetSaboteurs { fleet, which }) => {
+            let campaign = fleet.campaign(&options, fleet.rounds.unwrap_or(300));
+            sabotage(&campaign.binary, &which.names(ORCHESTRATOR), async |saboteur| {
+                FleetCampaign { saboteur: Some(saboteur), ..campaign.clone() }.run().await
+            })
+            .await
         }
     }
 }
 
-impl Options {
-    fn campaign(&self, wire: Wire, kills: u64, limit: Duration) -> Campaign {
+impl Which {
+    fn names<const N: usize>(&self, all: [&str; N]) -> Vec<String> {
+        if self.only.is_empty() { all.map(str::to_owned).to_vec() } else { self.only.clone() }
+    }
+}
+
+impl EngineOptions {
+    fn campaign(&self, options: &Options, wire: Wire, kills: u64) -> Campaign {
         Campaign {
             binary: self.engine.clone(),
-            seed: self.seed,
+            seed: options.seed,
             wire,
             kills,
-            limit,
+            limit: Duration::from_secs(options.seconds),
             mix: Mix::whole().without(&self.without),
             tasks: self.tasks,
             turns_per_task: self.turns_per_task,
@@ -127,9 +180,33 @@ impl Options {
     }
 }
 
-async fn chaos(options: &Options) -> anyhow::Result<bool> {
-    let kills = options.kills.unwrap_or(100);
-    let wires: &[Wire] = match options.wire {
+impl FleetOptions {
+    fn campaign(&self, options: &Options, rounds: u64) -> FleetCampaign {
+        FleetCampaign {
+            binary: self.orchestrator.clone(),
+            seed: options.seed,
+            rounds,
+            limit: Duration::from_secs(options.seconds),
+            saboteur: None,
+            keep: self.keep,
+        }
+    }
+}
+
+fn there_is(binary: &Path) -> anyhow::Result<()> {
+    if !binary.is_file() {
+        bail!(
+            "there is no binary at {}: build it with `cargo build --release`, or name another one",
+            binary.display()
+        );
+    }
+    Ok(())
+}
+
+async fn chaos(engine: &EngineOptions, options: &Options) -> anyhow::Result<bool> {
+    there_is(&engine.engine)?;
+    let kills = engine.kills.unwrap_or(100);
+    let wires: &[Wire] = match engine.wire {
         Wires::Anthropic => &[Wire::Anthropic],
         Wires::Openai => &[Wire::Openai],
         Wires::Both => &[Wire::Anthropic, Wire::Openai],
@@ -138,23 +215,37 @@ async fn chaos(options: &Options) -> anyhow::Result<bool> {
     let begin = Instant::now();
     let total = Tally::default();
     for wire in wires {
-        let limit = Duration::from_secs(options.seconds) / u32::try_from(parts)?;
-        total.merge(&*options.campaign(*wire, kills.div_ceil(parts), limit).run().await?);
+        let mut campaign = engine.campaign(options, *wire, kills.div_ceil(parts));
+        campaign.limit /= u32::try_from(parts)?;
+        total.merge(&*campaign.run().await?);
     }
-    let mut out = io::stdout().lock();
-    write!(out, "seed {}\n{}", options.seed, Report { tally: &total, took: begin.elapsed() })?;
-    let unmet = unmet(&total, &Mix::whole().without(&options.without), kills);
-    unmet.iter().try_for_each(|unmet| writeln!(out, "UNMET {unmet}"))?;
-    Ok(unmet.is_empty() && total.violations().is_empty())
+    let unmet = unmet(&total, &Mix::whole().without(&engine.without), kills);
+    print(options, &total, begin.elapsed(), &unmet)
 }
 
-async fn sabotage(options: &Options, names: &[String]) -> anyhow::Result<bool> {
-    let campaign = options.campaign(
-        Wire::Anthropic,
-        options.kills.unwrap_or(1_000),
-        Duration::from_secs(options.seconds),
-    );
-    let caught = saboteurs::all(&campaign, names).await?;
+async fn kill_orchestrators(fleet: &FleetOptions, options: &Options) -> anyhow::Result<bool> {
+    there_is(&fleet.orchestrator)?;
+    let rounds = fleet.rounds.unwrap_or(100);
+    let begin = Instant::now();
+    let tally = fleet.campaign(options, rounds).run().await?;
+    print(options, &tally, begin.elapsed(), &fleet::unmet(&tally, rounds))
+}
+
+/// Prints the table of a run. Returns whether it is as it should be.
+fn print(options: &Options, tally: &Tally, took: Duration, unmet: &[String]) -> anyhow::Result<bool> {
+    let mut out = io::stdout().lock();
+    write!(out, "seed {}\n{}", options.seed, Report { tally, took })?;
+    unmet.iter().try_for_each(|unmet| writeln!(out, "UNMET {unmet}"))?;
+    Ok(unmet.is_empty() && tally.violations().is_empty())
+}
+
+async fn sabotage(
+    binary: &Path,
+    names: &[String],
+    run: impl AsyncFn(String) -> anyhow::Result<Arc<Tally>>,
+) -> anyhow::Result<bool> {
+    there_is(binary)?;
+    let caught = saboteurs::all(binary, names, run).await?;
     let mut out = io::stdout().lock();
     for one in &caught {
         let after =

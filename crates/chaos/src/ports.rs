@@ -31,6 +31,11 @@ impl Ports {
         bail!("all ranges of ports are in use")
     }
 
+    /// The first and the last port of the range.
+    pub(crate) const fn bounds(&self) -> (u16, u16) {
+        (self.first, self.first + PORTS_PER_SLOT - 2)
+    }
+
     /// The next port of the range that nothing holds.
     pub(crate) fn next(&mut self) -> anyhow::Result<u16> {
         for _ in 1..PORTS_PER_SLOT {

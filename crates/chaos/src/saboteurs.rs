@@ -1,15 +1,20 @@
 //! Shows that the harness sees what it must: with each saboteur in the engine, a violation is found.
 
+use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::bail;
 
-use crate::campaign::{Campaign, Wire};
-use crate::tally::KILLS;
+use crate::tally::{KILLS, Tally};
 
-/// The saboteurs whose guarantee the harness checks.
-pub const NAMES: [&str; 5] =
+/// The engine's saboteurs whose guarantee the harness checks.
+pub const ENGINE: [&str; 5] =
     ["skip_intent", "repeat_ts", "publish_before_commit", "rerun_tool", "forget_pending"];
+
+/// The orchestrator's.
+pub const ORCHESTRATOR: [&str; 5] =
+    ["forget_roll_back", "commit_before_act", "share_ports", "return_old_key", "skip_audit"];
 
 /// How one saboteur fared.
 #[derive(Clone, Debug)]
@@ -26,21 +31,24 @@ pub struct Caught {
     pub took: Duration,
 }
 
-/// Runs `campaign` against each of `names`.
+/// Lets `run` run against `binary` with each of `names`.
 ///
 /// # Errors
 /// Also where the binary has no saboteurs: it was built without the feature.
-pub async fn all(campaign: &Campaign, names: &[String]) -> anyhow::Result<Vec<Caught>> {
-    if !tokio::fs::read(&campaign.binary).await?.windows(VARIABLE.len()).any(|bytes| bytes == VARIABLE) {
-        bail!("{} has no saboteurs: build it with `--features sabotage`", campaign.binary.display());
+pub async fn all(
+    binary: &Path,
+    names: &[String],
+    run: impl AsyncFn(String) -> anyhow::Result<Arc<Tally>>,
+) -> anyhow::Result<Vec<Caught>> {
+    if !tokio::fs::read(binary).await?.windows(VARIABLE.len()).any(|bytes| bytes == VARIABLE) {
+        bail!("{} has no saboteurs: build it with `--features sabotage`", binary.display());
     }
     let mut caught = Vec::new();
     for name in names {
         let begin = Instant::now();
-        let campaign = Campaign { saboteur: Some(name.clone()), wire: Wire::Anthropic, ..campaign.clone() };
-        let (kills, of, found) = match campaign.run().await {
+        let (kills, of, found) = match run(name.clone()).await {
             Ok(tally) => (tally.kills_until_first(), tally.of(KILLS), tally.violations().first().cloned()),
-            // An engine that a saboteur keeps from starting is caught as well.
+            // A service that a saboteur keeps from starting is caught as well.
             Err(error) => (Some(0), 0, Some(format!("{error:#}"))),
         };
         caught.push(Caught { saboteur: name.clone(), kills, of, found, took: begin.elapsed() });

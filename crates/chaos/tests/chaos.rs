@@ -1,4 +1,4 @@
-//! The smallest run, against the real binary.
+//! The smallest runs, against the real binary.
 
 #![allow(clippy::expect_used, clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
-use chaos::{Campaign, Mix, Report, Wire, unmet};
+use chaos::{Campaign, FleetCampaign, Mix, Report, Wire, fleet, unmet};
 use serde_json::Value;
 
 /// The binary of this workspace. Cargo builds no other package's binary for a test, and one that lies about
@@ -45,5 +45,22 @@ async fn lesson_e02_a_turn_outlives_every_kill() {
     let tally = campaign.run().await.unwrap();
     let report = Report { tally: &tally, took: begin.elapsed() };
     let unmet = unmet(&tally, &mix, campaign.kills);
+    assert!(tally.violations().is_empty() && unmet.is_empty(), "{unmet:?}\n{report}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn lesson_o01_whatever_the_orchestrator_is_killed_in_is_put_in_order() {
+    let campaign = FleetCampaign {
+        binary: binary(),
+        seed: 1,
+        rounds: 15,
+        limit: Duration::from_mins(1),
+        saboteur: None,
+        keep: false,
+    };
+    let begin = std::time::Instant::now();
+    let tally = campaign.run().await.unwrap();
+    let report = Report { tally: &tally, took: begin.elapsed() };
+    let unmet = fleet::unmet(&tally, campaign.rounds);
     assert!(tally.violations().is_empty() && unmet.is_empty(), "{unmet:?}\n{report}");
 }

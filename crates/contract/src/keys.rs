@@ -6,6 +6,7 @@
 use std::borrow::Cow;
 use std::fmt;
 use std::marker::PhantomData;
+use std::sync::Arc;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -143,7 +144,12 @@ impl KeyHash {
 
     /// Whether `key` is the key of this hash, in time that does not depend on where they differ.
     pub fn matches(&self, key: &str) -> bool {
-        self.0.ct_eq(&Self::of(key).0).into()
+        self.is(Self::of(key))
+    }
+
+    /// Whether `other` is the same, in time that does not depend on where they differ.
+    pub fn is(&self, other: Self) -> bool {
+        self.0.ct_eq(&other.0).into()
     }
 
     /// Lower-case hexadecimal, as `ENGINE_KEY_HASH` carries it.
@@ -185,14 +191,15 @@ impl<'de> Deserialize<'de> for KeyHash {
     }
 }
 
-/// The deployment's one admin key, as the operator chose it.
+/// The deployment's one admin key, as the operator chose it. Its clones are one: services clone it with what
+/// their handlers share, for every request.
 #[derive(Clone)]
-pub struct AdminKey(Zeroizing<String>);
+pub struct AdminKey(Arc<Zeroizing<String>>);
 
 impl AdminKey {
     /// Takes the operator's key. It may have any form.
     pub fn from_text(text: String) -> Self {
-        Self(Zeroizing::new(text))
+        Self(Arc::new(Zeroizing::new(text)))
     }
 
     /// Whether `key` is this key: compared as plain strings, in time that does not depend on where they

@@ -4,7 +4,7 @@
 //! builds a [`Config`] without any variable.
 
 use std::fmt;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -17,6 +17,9 @@ use crate::keys::MasterKey;
 
 /// The version of this binary: the one that the process backend can run.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// The network that engines in containers join unless another is named.
+pub const DEFAULT_NETWORK: &str = "engine_net";
 
 /// Variables that the orchestrator makes for each engine itself: nothing may be passed through under them.
 const MADE_HERE: [&str; 6] =
@@ -41,6 +44,10 @@ pub struct Config {
     pub boot_timeout: Duration,
     /// Where engines may listen.
     pub ports: PortRange,
+    /// The host in the engines' addresses.
+    pub url_host: String,
+    /// The network that engines in containers join.
+    pub engine_network: String,
     /// How engines are supervised.
     pub rules: Rules,
     /// The folder that holds one folder per engine, and nothing else.
@@ -146,6 +153,8 @@ impl fmt::Display for Config {
             ("ORCH_IDLE_SLEEP_THRESHOLD_S", seconds(rules.idle_threshold)),
             ("ORCH_PORT_MIN", ports.min.to_string()),
             ("ORCH_PORT_MAX", ports.max.to_string()),
+            ("ORCH_ENGINE_NETWORK", self.engine_network.clone()),
+            ("ORCH_ENGINE_URL_HOST", self.url_host.clone()),
             ("ORCH_DATA_ROOT_PATH", self.data_root.display().to_string()),
             ("ORCH_CATALOG_MOUNT_PATH", self.catalog.display().to_string()),
         ];
@@ -189,6 +198,18 @@ impl Config {
             |text| seconds(text).filter(|timeout| !timeout.is_zero()),
         );
         let ports = ports(&mut reader);
+        let url_host = reader.or(
+            "ORCH_ENGINE_URL_HOST",
+            "a host name or an IP address by which the products' backends reach this machine's engines",
+            "127.0.0.1".to_owned(),
+            url_host,
+        );
+        let engine_network = reader.or(
+            "ORCH_ENGINE_NETWORK",
+            "the name of a network: letters, digits, `.`, `_` and `-`, a letter or digit first",
+            DEFAULT_NETWORK.to_owned(),
+            network,
+        );
         let rules = rules(&mut reader);
         let data_root = reader.or(
             "ORCH_DATA_ROOT_PATH",
@@ -208,6 +229,8 @@ impl Config {
             address: SocketAddr::new(host, port),
             boot_timeout,
             ports,
+            url_host,
+            engine_network,
             rules,
             data_root,
             catalog,
@@ -262,6 +285,24 @@ fn rules(reader: &mut Reader<'_>) -> Rules {
         max_restarts,
         idle_threshold,
     }
+}
+
+/// A network's name as container engines take it.
+fn network(text: &str) -> Option<String> {
+    let good = text.starts_with(|first: char| first.is_ascii_alphanumeric())
+        && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte));
+    good.then(|| text.to_owned())
+}
+
+/// A host as a URL has it; an IPv6 address in brackets.
+fn url_host(text: &str) -> Option<String> {
+    let name = |text: &str| {
+        let label = |byte: u8| byte.is_ascii_alphanumeric() || b"-._".contains(&byte);
+        !text.is_empty() && text.len() <= 253 && text.bytes().all(label)
+    };
+    let address: Option<Ipv6Addr> =
+        text.strip_prefix('[').and_then(|text| text.strip_suffix(']')).and_then(|text| text.parse().ok());
+    (address.is_some() || name(text)).then(|| text.to_owned())
 }
 
 fn number(text: &str) -> Option<u16> {
@@ -346,6 +387,12 @@ mod tests {
         assert_eq!(config.data_root, Path::new("/var/lib/roundhouse/engines"));
         assert_eq!(config.catalog, Path::new("/var/lib/roundhouse/catalog"));
         assert!(config.engine_env.is_empty());
+        assert_eq!(config.rules, Rules::default());
+        assert_eq!((config.url_host.as_str(), config.engine_network.as_str()), ("127.0.0.1", "engine_net"));
+        // What is shown is every variable, and no secret.
+        let shown = config.to_string();
+        assert!(shown.contains("ORCH_HEALTH_CHECK_INTERVAL_S=30\n"), "{shown}");
+        assert!(!shown.contains("open sesame") && !shown.contains(&"A".repeat(43)), "{shown}");
     }
 
     #[test]
@@ -363,9 +410,18 @@ mod tests {
             ("ORCH_PORT_MAX", "9000"),
             ("ORCH_DATA_ROOT_PATH", "relative"),
             ("ORCH_ENGINE_ENV_PASSTHROUGH", "LLM_API_KEY,ORCH_MASTER_KEY,ENGINE_KEY_HASH,1X"),
+            ("ORCH_ENGINE_NETWORK", "-net"),
+            ("ORCH_ENGINE_URL_HOST", "http://here"),
+            ("ORCH_HEALTH_CHECK_INTERVAL_S", "0"),
+            ("ORCH_HEALTH_CHECK_TIMEOUT_S", "-1"),
+            ("ORCH_HEALTH_MAX_FAILURES", "0"),
+            ("ORCH_RESTART_BACKOFF_BASE_S", "10"),
+            ("ORCH_RESTART_BACKOFF_MAX_S", "9"),
+            ("ORCH_RESTART_MAX_ATTEMPTS", "-1"),
+            ("ORCH_IDLE_SLEEP_THRESHOLD_S", "soon"),
         ]);
         let faults = Config::from_env(&bad).unwrap_err();
-        assert_eq!(faults.iter().count(), 13, "{faults}");
+        assert_eq!(faults.iter().count(), 21, "{faults}");
         let text = faults.to_string();
         for secret in ["hunter2", "too short", "open sesame"] {
             assert!(!text.contains(secret), "{text}");

@@ -97,6 +97,8 @@ pub(crate) struct Settings {
     pub(crate) engine_env: Vec<(String, SecretString)>,
     pub(crate) boot_timeout: Duration,
     pub(crate) ports: PortRange,
+    /// The host in engines' addresses, as their callers reach them.
+    pub(crate) url_host: String,
     pub(crate) rules: Rules,
 }
 
@@ -180,7 +182,7 @@ impl Fleet {
         &self.telemetry
     }
 
-    /// These figures, in the OpenMetrics text format.
+    /// These figures, in the `OpenMetrics` text format.
     pub(crate) fn open_metrics(&self) -> String {
         self.telemetry.encode(self.supervision.len(), self.flights.len())
     }

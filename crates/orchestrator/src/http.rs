@@ -19,12 +19,12 @@ mod tests;
 use std::sync::Arc;
 
 use axum::Router;
-use axum::extract::{FromRef, Request, State};
-use axum::middleware::{Next, from_fn_with_state};
-use axum::response::{IntoResponse as _, Response};
+use axum::extract::{FromRef, FromRequestParts, Request};
+use axum::http::request::Parts;
+use axum::middleware::from_extractor_with_state;
 use contract::{AdminKey, ErrorCode};
-use service::http::{ApiError, finish};
-use tower::ServiceExt as _;
+use service::http::{ApiError, finish_counting};
+use tower::util::MapRequest;
 
 use crate::fleet::Fleet;
 
@@ -42,19 +42,30 @@ struct App {
 }
 
 /// Every route, with all that stands around them.
-pub(crate) fn router(fleet: Arc<Fleet>, admin_key: AdminKey) -> Router {
+pub(crate) type Routes = MapRequest<Router, fn(Request) -> Request>;
+
+/// Makes the routes.
+pub(crate) fn routes(fleet: Arc<Fleet>, admin_key: AdminKey) -> Routes {
+    let counting = Arc::clone(&fleet);
     let app = App { fleet, admin_key, carrier: proxy::Carrier::default() };
     let when_ready = docs::when_ready()
         .route(docs::PATH, docs::serve())
-        .layer(from_fn_with_state(app.clone(), only_if_ready));
+        .layer(from_extractor_with_state::<Ready, _>(app.clone()));
     let router = Router::from(docs::always().merge(when_ready)).with_state(app);
-    let router = finish(router, MAX_BODY_BYTES);
-    Router::new().fallback_service(router.map_request(seats::keep_user_ids_apart))
+    let router = finish_counting(router, MAX_BODY_BYTES, move |code| counting.telemetry().refused(code));
+    MapRequest::new(router, seats::keep_user_ids_apart)
 }
 
-/// Until the orchestrator is ready it says so, and nothing else.
-async fn only_if_ready(State(fleet): State<Arc<Fleet>>, request: Request, next: Next) -> Response {
-    if fleet.is_ready() { next.run(request).await } else { starting_up().into_response() }
+/// Until the orchestrator is ready it says so, and nothing else. As an extractor it costs a request less than
+/// as a function around it.
+struct Ready;
+
+impl FromRequestParts<App> for Ready {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(_: &mut Parts, app: &App) -> Result<Self, ApiError> {
+        if app.fleet.is_ready() { Ok(Self) } else { Err(starting_up()) }
+    }
 }
 
 fn starting_up() -> ApiError {

@@ -6,7 +6,7 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use chacha20poly1305::aead::{Aead as _, KeyInit as _, Payload};
+use chacha20poly1305::aead::{Aead as _, AeadInOut as _, KeyInit as _, Payload};
 use chacha20poly1305::{XChaCha20Poly1305, XNonce};
 use std::fmt;
 use zeroize::Zeroizing;
@@ -116,14 +116,13 @@ impl Vault {
         let Some((&VERSION, rest)) = blob.split_first() else { return Err(KeyError::Sealed) };
         let (nonce, sealed) = rest.split_first_chunk::<NONCE_BYTES>().ok_or(KeyError::Sealed)?;
         let bound = bound_to(owner, purpose);
-        let payload = Payload { msg: sealed, aad: bound.as_bytes() };
-        let plain = self
-            .cipher
-            .decrypt(&XNonce::from(*nonce), payload)
-            .map(Zeroizing::new)
+        let mut plain = Zeroizing::new(sealed.to_vec());
+        self.cipher
+            .decrypt_in_place(&XNonce::from(*nonce), bound.as_bytes(), &mut *plain)
             .map_err(|_| KeyError::Sealed)?;
-        let text = std::str::from_utf8(&plain).map_err(|_| KeyError::Sealed)?;
-        Ok(Zeroizing::new(text.to_owned()))
+        let text = String::from_utf8(std::mem::take(&mut *plain)).map(Zeroizing::new);
+        // Only texts are sealed.
+        text.map_err(|_| KeyError::Sealed)
     }
 }
 

@@ -169,6 +169,7 @@ impl Orchestrator {
             engine_env: config.engine_env,
             boot_timeout: config.boot_timeout,
             ports: config.ports,
+            url_host: config.url_host,
             rules: config.rules,
         };
         let fleet = Fleet::new(settings, Parts { registry, vault, backend, probe, clock });
@@ -189,16 +190,16 @@ impl Orchestrator {
         listener: TcpListener,
         shutdown: CancellationToken,
     ) -> Result<(), OpenError> {
-        let front = http::Front::default();
+        let front = http::Front::new();
         let served = shutdown.child_token();
-        let serving = serve(listener, front.router(), BOUNDS, served.clone());
+        let serving = serve(listener, front.clone(), BOUNDS, served.clone());
         let working = async {
             // Without an orchestrator there is nothing to serve.
             let unserved = served.clone().drop_guard();
             let opened = shutdown.run_until_cancelled(Self::open_or_stand_by(config, clock)).await;
             let Some(orchestrator) = opened.transpose()? else { return Ok(None) };
             unserved.disarm();
-            front.open(orchestrator.router());
+            front.open(orchestrator.routes());
             let work = orchestrator.begin();
             shutdown.cancelled().await;
             orchestrator.fleet.landed(DRAIN).await;
@@ -241,7 +242,7 @@ impl Orchestrator {
             self.fleet.end_streams();
             self.fleet.landed(DRAIN).await;
         };
-        tokio::join!(serve(listener, self.router(), BOUNDS, shutdown.clone()), drained);
+        tokio::join!(serve(listener, self.routes(), BOUNDS, shutdown.clone()), drained);
         work.end().await;
     }
 
@@ -262,8 +263,8 @@ impl Orchestrator {
     }
 
     /// The whole HTTP interface.
-    pub(crate) fn router(&self) -> axum::Router {
-        http::router(Arc::clone(&self.fleet), self.admin_key.clone())
+    pub(crate) fn routes(&self) -> http::Routes {
+        http::routes(Arc::clone(&self.fleet), self.admin_key.clone())
     }
 }
 

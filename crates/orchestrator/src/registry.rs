@@ -40,6 +40,7 @@ pub(crate) use meta::{CANARY, DEPLOYMENT_ID};
 use news::News;
 pub(crate) use open::OpenRegistryError;
 use point::PointReads;
+pub(crate) use point::Standing;
 pub(crate) use ports::PortRule;
 pub(crate) use products::Product;
 pub(crate) use reseal::{ResealError, Sealed};

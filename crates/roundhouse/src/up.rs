@@ -15,7 +15,7 @@ use anyhow::Context as _;
 use contract::orchestrator::Policy;
 use contract::{AdminKey, DisplayName, PlatformKey, Slug};
 use engine::models::config::NotConfigured;
-use orchestrator::config::{BackendKind, DatabaseUrl, PortRange, Rules, VERSION};
+use orchestrator::config::{BackendKind, DEFAULT_NETWORK, DatabaseUrl, PortRange, Rules, VERSION};
 use orchestrator::{Config, MasterKey, Orchestrator};
 use service::clock::{Clock as _, SystemClock};
 use service::env::{Env, Faults, ProcessEnv, Reader};
@@ -190,6 +190,8 @@ fn config(
         address,
         boot_timeout: std::time::Duration::from_mins(1),
         ports: settings.ports,
+        url_host: "127.0.0.1".into(),
+        engine_network: DEFAULT_NETWORK.into(),
         rules: Rules::default(),
         data_root: taken.join(ENGINES),
         catalog: taken.join(CATALOG),

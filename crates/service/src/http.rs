@@ -6,4 +6,4 @@ mod layers;
 
 pub use error::ApiError;
 pub use extract::{Json, Path, Query, fields};
-pub use layers::finish;
+pub use layers::{finish, finish_counting};

@@ -6,6 +6,7 @@
 pub mod clock;
 pub mod env;
 pub mod http;
+mod ids;
 pub mod limits;
 pub mod lock;
 pub mod logging;

@@ -3,10 +3,14 @@
 //! A connection must send its request's head in time, there is a cap on connections, small writes are not held
 //! back (`TCP_NODELAY`), and the drain at shutdown ends by a deadline however many streams are open.
 
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Router;
+use axum::body::Body;
+use axum::extract::Request;
+use axum::response::Response;
+use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
@@ -14,6 +18,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
+use tower::{Service, ServiceExt as _};
 
 /// The bounds of an accept loop.
 #[derive(Clone, Copy, Debug)]
@@ -30,15 +35,18 @@ pub struct Bounds {
 /// How long to wait after a failed accept: out of file descriptors, the next try would fail as well.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// Serves `router` on `listener` until `shutdown`, then drains: no new connection, requests in flight finish,
-/// and what is still open after [`Bounds::drain`] is cut.
-pub async fn serve(listener: TcpListener, router: Router, bounds: Bounds, shutdown: CancellationToken) {
+/// Serves `service`, such as a router, on `listener` until `shutdown`, then drains: no new connection, requests
+/// in flight finish, and what is still open after [`Bounds::drain`] is cut.
+pub async fn serve<S>(listener: TcpListener, service: S, bounds: Bounds, shutdown: CancellationToken)
+where
+    S: Service<Request, Response = Response, Error = Infallible, Future: Send> + Clone + Send + 'static,
+{
     let permits = Arc::new(Semaphore::new(bounds.max_connections));
     let connections = TaskTracker::new();
     let cut = CancellationToken::new();
     while let Some((stream, permit)) = accept(&listener, &permits, &shutdown).await {
         let connection = Connection { permit, shutdown: shutdown.clone(), cut: cut.clone() };
-        connections.spawn(connection.run(stream, router.clone(), bounds.header_read_timeout));
+        connections.spawn(connection.run(stream, service.clone(), bounds.header_read_timeout));
     }
     drop(listener);
     connections.close();
@@ -82,7 +90,11 @@ struct Connection {
 }
 
 impl Connection {
-    async fn run(self, stream: TcpStream, router: Router, header_read_timeout: Duration) {
+    async fn run<S>(self, stream: TcpStream, service: S, header_read_timeout: Duration)
+    where
+        S: Service<Request, Response = Response, Error = Infallible, Future: Send> + Clone + Send + 'static,
+    {
+        let service = service.map_request(|request: hyper::Request<Incoming>| request.map(Body::new));
         let Self { permit, shutdown, cut } = self;
         if let Err(error) = stream.set_nodelay(true) {
             tracing::debug!(%error, "TCP_NODELAY could not be set.");
@@ -90,7 +102,7 @@ impl Connection {
         let connection = http1::Builder::new()
             .timer(TokioTimer::new())
             .header_read_timeout(header_read_timeout)
-            .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
+            .serve_connection(TokioIo::new(stream), TowerToHyperService::new(service));
         tokio::pin!(connection);
         let ended = tokio::select! {
             ended = connection.as_mut() => ended,

@@ -3,7 +3,8 @@
 use std::fmt;
 
 use axum::http::HeaderValue;
-use uuid::Uuid;
+
+use crate::ids;
 
 /// Which trace a request belongs to, and the id of our own part of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,10 +27,10 @@ impl fmt::Display for TraceId {
 impl TraceContext {
     /// Goes on with the caller's trace, or begins one where the caller sent none that is valid.
     pub fn of_request(header: Option<&HeaderValue>) -> Self {
-        let span_id = span_id();
+        let span_id = ids::number();
         match header.and_then(|value| parse(value.to_str().ok()?)) {
             Some((trace_id, flags)) => Self { trace_id, span_id, flags },
-            None => Self { trace_id: TraceId(Uuid::now_v7().as_u128()), span_id, flags: 0 },
+            None => Self { trace_id: TraceId(ids::uuid().as_u128()), span_id, flags: 0 },
         }
     }
 
@@ -42,11 +43,6 @@ impl TraceContext {
     pub fn to_header(self) -> String {
         format!("00-{}-{:016x}-{:02x}", self.trace_id, self.span_id, self.flags)
     }
-}
-
-/// A random, non-zero span id: the low half of a `UUIDv7` is random but for its variant bits, `10`.
-fn span_id() -> u64 {
-    Uuid::now_v7().as_u64_pair().1
 }
 
 fn parse(header: &str) -> Option<(TraceId, u8)> {

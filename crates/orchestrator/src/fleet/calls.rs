@@ -10,10 +10,9 @@ use contract::orchestrator::{
 use contract::{EngineKey, UserId};
 
 use super::flight::Settled;
-use super::lifecycle::Trigger;
+use super::lifecycle::{Decision, Trigger, decide};
 use super::pursuit::Job;
 use super::rate::OverLimit;
-use super::record::{summary, url};
 use super::{Fleet, FleetError};
 use crate::registry::{EngineRow, Page, Product, Seat};
 
@@ -37,7 +36,15 @@ impl Fleet {
         let denied = self.image_denied(product, None).filter(|_| ask.auto_provision);
         let provision = ask.auto_provision && denied.is_none();
         let trigger = Trigger::Admit { provision, wake: ask.auto_wake };
-        let mut job = Job::new(seat(product, user_id), trigger, "admit");
+        let seat = seat(product, user_id);
+        // Most admits end here: with one read, and no timer.
+        if let Some(standing) = self.registry.standing(&seat).await?
+            && decide(Some(standing.view()), trigger) == Decision::Pass
+            && self.passes(trigger, standing.engine_id, &seat)
+        {
+            return self.standing_record(seat, standing).map(Admission::admitted);
+        }
+        let mut job = Job::new(seat, trigger, "admit");
         job.max_engines = product.policy.max_engines;
         match self.pursue(&job).await? {
             Settled::Found(row) => self.record(*row).map(Admission::admitted),
@@ -60,7 +67,7 @@ impl Fleet {
             return Err(denied);
         }
         let row = found(self.pursue(&job).await?)?;
-        let (api_key, url) = (self.engine_key(&row)?, address(&row)?);
+        let (api_key, url) = (self.engine_key(&row)?, self.address(&row)?);
         let EngineRow { engine_id, status, seat, .. } = row;
         Ok(ProvisionedEngine { engine_id, user_id: seat.user_id, status, url, api_key })
     }
@@ -87,7 +94,7 @@ impl Fleet {
             offset: ask.offset.map_or(0, PageOffset::get),
         };
         let (rows, total) = self.registry.list(product.product_id, page).await?;
-        Ok(EngineList { engines: rows.into_iter().map(summary).collect(), total })
+        Ok(EngineList { engines: rows.into_iter().map(|row| self.summary(row)).collect(), total })
     }
 
     /// Starts an engine at rest.
@@ -98,7 +105,7 @@ impl Fleet {
     ) -> Result<StartedEngine, FleetError> {
         let job = Job::new(seat(product, user_id), Trigger::Start, REQUESTED);
         let row = found(self.pursue(&job).await?)?;
-        Ok(StartedEngine { status: row.status, url: address(&row)? })
+        Ok(StartedEngine { status: row.status, url: self.address(&row)? })
     }
 
     /// Stops a running engine.
@@ -127,10 +134,16 @@ impl Fleet {
         self: &Arc<Self>,
         product: &Product,
         user_id: UserId,
-    ) -> Result<(String, EngineKey), FleetError> {
+    ) -> Result<(u16, EngineKey), FleetError> {
         let job = Job::new(seat(product, user_id), Trigger::Reach, REQUESTED);
         let row = found(self.pursue(&job).await?)?;
-        Ok((address(&row)?, self.engine_key(&row)?))
+        let port = row.port.ok_or(FleetError::EngineNotRunning)?;
+        Ok((port, self.engine_key(&row)?))
+    }
+
+    /// The address of an engine that runs. It has one: a port is given away only while the engine rests.
+    fn address(&self, row: &EngineRow) -> Result<String, FleetError> {
+        row.port.map(|port| self.url(port)).ok_or(FleetError::EngineNotRunning)
     }
 
     /// Destroys an engine, whatever its state.
@@ -155,9 +168,4 @@ fn found(settled: Settled) -> Result<EngineRow, FleetError> {
         Settled::Found(row) => Ok(*row),
         Settled::AtRest | Settled::Destroyed(_) | Settled::Denied(_) => Err(FleetError::EngineNotRunning),
     }
-}
-
-/// The address of an engine that runs. It has one: a port is given away only while the engine rests.
-fn address(row: &EngineRow) -> Result<String, FleetError> {
-    row.port.map(url).ok_or(FleetError::EngineNotRunning)
 }

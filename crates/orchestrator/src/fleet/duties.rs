@@ -17,7 +17,7 @@ use super::pursuit::Job;
 use super::supervision::{Due, Duty, Moment, Patient, moment};
 use super::{Fleet, FleetError};
 use crate::backend::{BackendError, Instance};
-use crate::registry::{EngineRow, Entry, Event, Next, RegistryError, Seat};
+use crate::registry::{EngineRow, Entry, Event, Next, RegistryError};
 
 /// How often what was learnt is kept: a kill of the orchestrator forgets no more.
 const KEEPING: Duration = Duration::from_secs(1);
@@ -76,7 +76,7 @@ impl Fleet {
     async fn perform(self: Arc<Self>, due: Due) {
         let Due { engine_id, seat, duty, .. } = due;
         match duty {
-            Duty::Check => self.check(engine_id, &seat).await,
+            Duty::Check => self.check(engine_id).await,
             Duty::Sleep => {
                 let job = Job::new(seat, Trigger::Sleep { if_idle: true }, "idle");
                 match self.pursue(&job).await {
@@ -86,12 +86,13 @@ impl Fleet {
                         tracing::warn!(engine.id = %engine_id, %error, "An idle engine could not be put to sleep yet.");
                     }
                 }
+                self.supervision.asked_to_sleep(engine_id, self.moment());
             }
             Duty::Restart => {
                 let _permit = self.supervision.permit(engine_id).await;
                 let job = Job::new(seat, Trigger::Restart, "crash");
                 if let Err(error) = self.pursue(&job).await {
-                    tracing::warn!(engine.id = %engine_id, %error, "A failed engine was not restarted.");
+                    tracing::info!(engine.id = %engine_id, %error, "A failed engine was not restarted.");
                     self.supervision.postpone(engine_id, self.moment());
                 }
                 self.supervision.tell();
@@ -100,7 +101,7 @@ impl Fleet {
     }
 
     /// Asks a running engine how it is. After too many bad answers in a row it has failed.
-    async fn check(self: &Arc<Self>, engine_id: EngineId, seat: &Seat) {
+    async fn check(self: &Arc<Self>, engine_id: EngineId) {
         let Some(Patient { port, instance }) = self.supervision.patient(engine_id) else { return };
         let timeout = self.supervision.rules().check_timeout;
         let unwell = tokio::select! {
@@ -110,11 +111,9 @@ impl Fleet {
             },
             () = self.clock.sleep(timeout) => Some(format!("it said nothing within {} s", timeout.as_secs_f64())),
         };
-        // One that is being changed is not judged: who changes it may be the cause.
-        let passed = self.flights.at(seat).is_none().then_some(unwell.is_none());
         let now = (self.moment(), self.now());
-        let failed = self.supervision.checked(engine_id, &instance, passed, now);
-        let Some(reason) = unwell.filter(|_| passed.is_some()) else { return };
+        let failed = self.supervision.checked(engine_id, &instance, unwell.is_none(), now);
+        let Some(reason) = unwell else { return };
         tracing::info!(engine.id = %engine_id, reason, failed, "An engine failed a health check.");
         if failed < self.supervision.rules().max_failures {
             return;
@@ -138,7 +137,8 @@ impl Fleet {
             return Ok(());
         }
         let Some(row) = self.registry.engine_by_id(engine_id).await? else { return Ok(()) };
-        // As a flight, so that nobody launches it anew while it is being ended.
+        // As a flight, so that nobody launches it anew while it is being ended. Somebody who changes it may be the
+        // cause, as a stop is; if it is still unwell afterwards, the next check leads here again.
         let Ok(flight) = self.flights.begin_on(&row, Change::Stop) else { return Ok(()) };
         let (fleet, instance, reason) = (Arc::clone(self), instance.clone(), reason.to_owned());
         let giving_up = async move {

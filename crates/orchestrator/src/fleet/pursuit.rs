@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use contract::EngineImage;
 use contract::orchestrator::{DenialReason, EngineStatus};
+use contract::{EngineId, EngineImage};
 use futures::future::{Either, select};
 
 use super::flight::{Ended, Flight, Outcome, Settled};
@@ -45,7 +45,9 @@ impl Fleet {
         let row = self.registry.engine(&job.seat).await?;
         match (self.decide(row.as_ref(), job.trigger), row) {
             // Most admits end here, and need no timer.
-            (Decision::Pass, Some(row)) if self.passes(job, &row) => Ok(Settled::Found(Box::new(row))),
+            (Decision::Pass, Some(row)) if self.passes(job.trigger, row.engine_id, &job.seat) => {
+                Ok(Settled::Found(Box::new(row)))
+            }
             (Decision::Deny(reason), _) => Ok(Settled::Denied(reason)),
             (_, row) => {
                 let rounds = Box::pin(self.rounds(job, row));
@@ -92,14 +94,14 @@ impl Fleet {
 
     /// Notes an admit of a running engine, or a call passed on to it. False if the engine is just being put to
     /// sleep: then this has come too late to be noted, and looks again.
-    fn passes(&self, job: &Job, row: &EngineRow) -> bool {
-        if !matches!(job.trigger, Trigger::Admit { .. } | Trigger::Reach) {
+    pub(super) fn passes(&self, trigger: Trigger, engine_id: EngineId, seat: &Seat) -> bool {
+        if !matches!(trigger, Trigger::Admit { .. } | Trigger::Reach) {
             return true;
         }
-        self.supervision.admitted(row.engine_id, self.moment(), self.now());
+        self.supervision.admitted(engine_id, self.moment(), self.now());
         // Who puts an engine to sleep first takes the seat and then looks for admits. So either this admit
         // sees the flight, or the flight sees this admit.
-        self.flights.at(&job.seat).is_none_or(|flight| flight.change != Change::Sleep)
+        self.flights.at(seat).is_none_or(|flight| flight.change != Change::Sleep)
     }
 
     async fn round(
@@ -121,7 +123,7 @@ impl Fleet {
             };
         }
         match (decision, row) {
-            (Decision::Pass, Some(row)) if self.passes(job, &row) => {
+            (Decision::Pass, Some(row)) if self.passes(job.trigger, row.engine_id, &job.seat) => {
                 Ok(Round::Over(Settled::Found(Box::new(row))))
             }
             (Decision::Deny(reason), _) => Ok(Round::Over(Settled::Denied(reason))),

@@ -23,7 +23,7 @@ use crate::backend::Instance;
 use crate::registry::{EngineRow, Seat, Stamp, Supervised};
 
 /// The supervisor's rules, as the operator set them.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rules {
     /// How often each running engine is asked how it is.
     pub check_interval: Duration,
@@ -261,18 +261,26 @@ impl Supervision {
         Some(Patient { port: *port, instance: instance.clone() })
     }
 
-    /// A check of `instance` is over: passed, failed, or void. Returns how many have failed in a row.
+    /// A check of `instance` is over. Returns how many have failed in a row.
     pub(super) fn checked(
         &self,
         engine_id: EngineId,
         instance: &Instance,
-        passed: Option<bool>,
+        passed: bool,
         now: (Moment, Timestamp),
     ) -> u32 {
         let mut state = self.state();
         let running = state.wards.get_mut(&engine_id).and_then(Ward::as_running_mut);
         let running = running.filter(|running| running.instance == *instance);
         running.map_or(0, |running| running.checked(passed, &self.rules, now))
+    }
+
+    /// An engine was asked to sleep, and that is over. If it runs on, it is asked again as long after as it is
+    /// asked how it is.
+    pub(super) fn asked_to_sleep(&self, engine_id: EngineId, now: Moment) {
+        let again = now.saturating_add(moment(self.rules.check_interval));
+        self.state().with(engine_id, |ward| ward.judge_again(again));
+        self.changed.notify_one();
     }
 
     /// A restart that was due could not be attempted yet.

@@ -53,13 +53,21 @@ impl Telemetry {
         let (refusals, repairs) = (Family::default(), Family::default());
         let (lag, supervised, flights) = (Histogram::new(LAGS), Gauge::default(), Gauge::default());
         registry.register("refusals", "Answers that were errors, by code", Family::clone(&refusals));
-        registry.register("repairs", "Differences between registry and reality that were mended", Family::clone(&repairs));
+        registry.register(
+            "repairs",
+            "Differences between registry and reality that were mended",
+            Family::clone(&repairs),
+        );
         registry.register(
             "supervision_lag_seconds",
             "How long after it was due a check, sleep or restart began",
             Histogram::clone(&lag),
         );
-        registry.register("supervised_engines", "Engines that run or are to be restarted", Gauge::clone(&supervised));
+        registry.register(
+            "supervised_engines",
+            "Engines that run or are to be restarted",
+            Gauge::clone(&supervised),
+        );
         registry.register("changes_under_way", "Changes of engines under way", Gauge::clone(&flights));
         Self { registry, refusals, repairs, lag, supervised, flights }
     }
@@ -78,7 +86,7 @@ impl Telemetry {
         self.lag.observe(lag.as_secs_f64());
     }
 
-    /// All figures in the OpenMetrics text format.
+    /// All figures in the `OpenMetrics` text format.
     pub(super) fn encode(&self, supervised: usize, flights: usize) -> String {
         self.supervised.set(i64::try_from(supervised).unwrap_or(i64::MAX));
         self.flights.set(i64::try_from(flights).unwrap_or(i64::MAX));

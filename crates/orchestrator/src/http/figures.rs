@@ -14,7 +14,7 @@ use super::auth::{Admin, Caller};
 use super::error::answer;
 use crate::fleet::Fleet;
 
-/// The OpenMetrics text format, version 1.0.0.
+/// The `OpenMetrics` text format, version 1.0.0.
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 /// Tells how many of the calling product's engines are in each state.
@@ -41,7 +41,7 @@ pub(super) async fn status(
     get, path = "/metrics/prometheus", tag = "figures",
     security(("admin_key" = [])),
     responses(
-        (status = 200, description = "In the OpenMetrics text format", body = String,
+        (status = 200, description = "In the `OpenMetrics` text format", body = String,
             content_type = "application/openmetrics-text"),
         (status = 401, description = "`INVALID_ADMIN_KEY`", body = ErrorBody),
         (status = 503, description = "`STARTING_UP`", body = ErrorBody),

@@ -2,38 +2,54 @@
 
 use std::convert::Infallible;
 use std::sync::{Arc, OnceLock};
+use std::task::{Context, Poll};
 
 use axum::Router;
 use axum::extract::Request;
+use axum::response::{IntoResponse as _, Response};
 use axum::routing::get;
-use service::http::{ApiError, finish};
-use tower::{ServiceExt as _, service_fn};
+use futures::future::Either;
+use service::http::finish;
+use tower::{Service, ServiceExt as _, service_fn};
 
-use super::{MAX_BODY_BYTES, health, starting_up};
+use super::{MAX_BODY_BYTES, Routes, health, starting_up};
 
-/// The place of the whole interface, until it is there.
-#[derive(Clone, Default)]
-pub(crate) struct Front(Arc<OnceLock<Router>>);
+/// The whole interface, or what stands in its place until it is there.
+#[derive(Clone)]
+pub(crate) struct Front {
+    opened: Arc<OnceLock<Routes>>,
+    starting: Router,
+}
 
 impl Front {
-    /// From now on `router` answers.
-    pub(crate) fn open(&self, router: Router) {
-        // Opened once: a second router would be of a second orchestrator.
-        let _ = self.0.set(router);
+    /// Nothing is there yet.
+    pub(crate) fn new() -> Self {
+        let refuse = service_fn(async |_: Request| Ok(starting_up().into_response()));
+        let starting = Router::new().route("/health", get(async || health::starting()));
+        let starting = finish(starting.fallback_service(refuse), MAX_BODY_BYTES);
+        Self { opened: Arc::default(), starting }
     }
 
-    /// The router that answers from the first moment on.
-    pub(crate) fn router(&self) -> Router {
-        let starting = Router::new().route("/health", get(async || health::starting()));
-        let starting = finish(starting.fallback_service(service_fn(refuse)), MAX_BODY_BYTES);
-        let opened = Arc::clone(&self.0);
-        Router::new().fallback_service(service_fn(move |request: Request| {
-            opened.get().unwrap_or(&starting).clone().oneshot(request)
-        }))
+    /// From now on `routes` answer.
+    pub(crate) fn open(&self, routes: Routes) {
+        // Opened once: a second set would be of a second orchestrator.
+        let _ = self.opened.set(routes);
     }
 }
 
-async fn refuse(_: Request) -> Result<axum::response::Response, Infallible> {
-    let refusal: ApiError = starting_up();
-    Ok(axum::response::IntoResponse::into_response(refusal))
+impl Service<Request> for Front {
+    type Response = Response;
+    type Error = Infallible;
+    type Future = Either<tower::util::Oneshot<Routes, Request>, tower::util::Oneshot<Router, Request>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request) -> Self::Future {
+        match self.opened.get() {
+            Some(routes) => Either::Left(routes.clone().oneshot(request)),
+            None => Either::Right(self.starting.clone().oneshot(request)),
+        }
+    }
 }

@@ -83,7 +83,7 @@ pub(super) async fn proxy(
 ) -> Result<Response, ApiError> {
     let (user_id, _) = path;
     let target = target(request.uri()).ok_or_else(unreadable_path)?;
-    let (url, key) = fleet.reach(&product, user_id).await.map_err(answer)?;
+    let (port, key) = fleet.reach(&product, user_id).await.map_err(answer)?;
     let (parts, body) = request.into_parts();
     let client = carrier.client().map_err(|error| {
         let error: &dyn std::error::Error = &error;
@@ -91,7 +91,7 @@ pub(super) async fn proxy(
         ApiError::internal()
     })?;
     let outgoing = client
-        .request(parts.method, format!("{url}{target}"))
+        .request(parts.method, format!("http://127.0.0.1:{port}{target}"))
         .headers(passed_on(&parts.headers, &key).ok_or_else(ApiError::internal)?)
         .body(reqwest::Body::wrap_stream(body.into_data_stream()));
     let answered = tokio::time::timeout(ANSWER, outgoing.send()).await;

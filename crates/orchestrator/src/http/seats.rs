@@ -1,7 +1,8 @@
 //! User ids in paths. Any string is one, `provision` too.
 
+use axum::extract::Request;
+use axum::http::Method;
 use axum::http::uri::{PathAndQuery, Uri};
-use axum::http::{Method, Request};
 
 /// The one path that is a route of its own and the address of a user's engine.
 const PROVISION: &str = "/engines/provision";
@@ -10,7 +11,7 @@ const USER_PROVISION: &str = "/engines/%70rovision";
 
 /// Only POST means the endpoint: any other method means the user who is called `provision`. The router knows
 /// paths before methods, so the two are told apart here.
-pub(super) fn keep_user_ids_apart<B>(mut request: Request<B>) -> Request<B> {
+pub(super) fn keep_user_ids_apart(mut request: Request) -> Request {
     if request.method() != Method::POST && request.uri().path() == PROVISION {
         let path_and_query = match request.uri().query() {
             Some(query) => format!("{USER_PROVISION}?{query}"),

@@ -7,7 +7,7 @@ use sqlx::Row as _;
 use super::ledger::{Entry, Ledger};
 use super::ports::PortRule;
 use super::row::{EngineRow, select_engines};
-use super::{Registry, RegistryError, Seat};
+use super::{Registry, RegistryError, Seat, Standing};
 use crate::backend::Instance;
 use crate::fleet::lifecycle::Change;
 use crate::sabotage::{self, Saboteur};
@@ -88,7 +88,13 @@ pub(crate) struct Page {
 }
 
 impl Registry {
-    /// The engine at `seat`. The one query of an admit.
+    /// The engine at `seat` as far as the admit of one that runs needs it, whose only query it is.
+    #[expect(clippy::unused_async, reason = "only SQLite, on this machine, answers without being waited for")]
+    pub(crate) async fn standing(&self, seat: &Seat) -> Result<Option<Standing>, RegistryError> {
+        self.point_reads.standing(seat)
+    }
+
+    /// The engine at `seat`.
     #[expect(clippy::unused_async, reason = "only SQLite, on this machine, answers without being waited for")]
     pub(crate) async fn engine(&self, seat: &Seat) -> Result<Option<EngineRow>, RegistryError> {
         self.point_reads.engine(seat)

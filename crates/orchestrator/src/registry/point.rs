@@ -2,41 +2,138 @@
 //!
 //! An admit is one such read. Through a pool, whose connections live on threads of their own, it costs several
 //! switches between threads, many times the read itself; here it costs some microseconds, short enough to hold
-//! up nobody.
+//! up nobody. There are as many connections as threads that read, so that none waits for another, which would
+//! cost such a switch again.
 
 use std::path::Path;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+use std::thread;
 
-use rusqlite::{Connection, OpenFlags, OptionalExtension as _};
+use contract::orchestrator::EngineStatus;
+use contract::{EngineId, EngineImage, Timestamp};
+use rusqlite::{CachedStatement, Connection, OpenFlags, OptionalExtension as _, Row};
 
 use super::row::{EngineRow, select_engines};
 use super::{RegistryError, Seat};
+use crate::fleet::lifecycle::Change;
 
 /// See the module.
 pub(super) struct PointReads {
-    /// None once it is closed.
-    connection: Mutex<Option<Connection>>,
+    connections: Vec<Mutex<Slot>>,
+}
+
+/// None once it is closed.
+type Slot = Option<Connection>;
+
+/// An engine as far as most admits need it: they are the many, and each column read is a cost.
+#[derive(Debug)]
+pub(crate) struct Standing {
+    pub(crate) engine_id: EngineId,
+    pub(crate) status: EngineStatus,
+    /// The change under way.
+    pub(crate) claim: Option<Change>,
+    pub(crate) sealed_key: String,
+    pub(crate) engine_version: EngineImage,
+    pub(crate) port: Option<u16>,
+    pub(crate) created_at: Timestamp,
+    pub(crate) last_health_at: Option<Timestamp>,
 }
 
 impl PointReads {
     /// Opens the database at `path`, which is there and up to date.
     pub(super) fn open(path: &Path) -> Result<Self, rusqlite::Error> {
+        Self::with(path, thread::available_parallelism().map_or(1, usize::from))
+    }
+
+    fn with(path: &Path, readers: usize) -> Result<Self, rusqlite::Error> {
         let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-        Ok(Self { connection: Mutex::new(Some(Connection::open_with_flags(path, flags)?)) })
+        let open =
+            |_| Connection::open_with_flags(path, flags).map(|connection| Mutex::new(Some(connection)));
+        Ok(Self { connections: (0..readers).map(open).collect::<Result<_, _>>()? })
     }
 
     /// The engine at `seat`.
     pub(super) fn engine(&self, seat: &Seat) -> Result<Option<EngineRow>, RegistryError> {
-        let connection = self.connection.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(connection) = connection.as_ref() else { return Err(RegistryError::Closed) };
-        let mut query =
-            connection.prepare_cached(select_engines!("WHERE product_id = $1 AND user_id = $2"))?;
-        let at = (seat.product_id.to_string(), seat.user_id.as_str());
-        query.query_row(at, |row| Ok(EngineRow::read(row))).optional()?.transpose()
+        self.read(select_engines!("WHERE product_id = $1 AND user_id = $2"), seat, |row| EngineRow::read(row))
     }
 
-    /// Closes the connection.
+    /// The same as far as most admits need it.
+    pub(super) fn standing(&self, seat: &Seat) -> Result<Option<Standing>, RegistryError> {
+        const QUERY: &str = "SELECT engine_id, status, claim_kind, sealed_key, engine_version, port, \
+                             created_at, last_health_at FROM engines WHERE product_id = $1 AND user_id = $2";
+        self.read(QUERY, seat, Standing::read)
+    }
+
+    fn read<T>(
+        &self,
+        query: &str,
+        seat: &Seat,
+        read: impl FnOnce(&Row<'_>) -> Result<T, RegistryError>,
+    ) -> Result<Option<T>, RegistryError> {
+        let slot = self.free().ok_or(RegistryError::Closed)?;
+        let Some(connection) = slot.as_ref() else { return Err(RegistryError::Closed) };
+        let mut query: CachedStatement<'_> = connection.prepare_cached(query)?;
+        let at = (seat.product_id.to_string(), seat.user_id.as_str());
+        query.query_row(at, |row| Ok(read(row))).optional()?.transpose()
+    }
+
+    /// A connection that nobody uses, or the first one once it is free.
+    fn free(&self) -> Option<MutexGuard<'_, Slot>> {
+        let free = self.connections.iter().find_map(|slot| match slot.try_lock() {
+            Ok(slot) => Some(slot),
+            Err(TryLockError::Poisoned(slot)) => Some(slot.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        });
+        free.or_else(|| Some(self.connections.first()?.lock().unwrap_or_else(PoisonError::into_inner)))
+    }
+
+    /// Closes the connections.
     pub(super) fn close(&self) {
-        drop(self.connection.lock().unwrap_or_else(PoisonError::into_inner).take());
+        for slot in &self.connections {
+            drop(slot.lock().unwrap_or_else(PoisonError::into_inner).take());
+        }
+    }
+}
+
+impl Standing {
+    fn read(row: &Row<'_>) -> Result<Self, RegistryError> {
+        let text = |at| row.get_ref(at)?.as_str_or_null().map_err(rusqlite::Error::from);
+        let unreadable = |column| move || RegistryError::Unreadable { column };
+        let known = |at, column| text(at)?.ok_or_else(unreadable(column));
+        let port: Option<i64> = row.get(5)?;
+        let claim = text(2)?.map(|name| Change::from_name(name).ok_or_else(unreadable("claim_kind")));
+        Ok(Self {
+            engine_id: known(0, "engine_id")?.parse().ok().ok_or_else(unreadable("engine_id"))?,
+            status: EngineStatus::from_name(known(1, "status")?).ok_or_else(unreadable("status"))?,
+            claim: claim.transpose()?,
+            sealed_key: known(3, "sealed_key")?.to_owned(),
+            engine_version: known(4, "engine_version")?
+                .parse()
+                .ok()
+                .ok_or_else(unreadable("engine_version"))?,
+            port: port.map(|port| u16::try_from(port).ok().ok_or_else(unreadable("port"))).transpose()?,
+            created_at: Timestamp::from_unix_ms(row.get(6)?),
+            last_health_at: row.get::<_, Option<i64>>(7)?.map(Timestamp::from_unix_ms),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn readers_do_not_wait_for_each_other() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("registry.db");
+        Connection::open(&path).unwrap().execute_batch("CREATE TABLE t (x)").unwrap();
+        let reads = PointReads::with(&path, 2).unwrap();
+        let one = reads.free().unwrap();
+        let other = reads.free().unwrap();
+        assert!(!std::ptr::eq(&raw const *one, &raw const *other));
+        drop(one);
+        // The one that is free again, not the one that is held.
+        let one = reads.free().unwrap();
+        assert!(one.is_some() && other.is_some());
     }
 }

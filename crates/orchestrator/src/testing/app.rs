@@ -18,7 +18,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use tower::ServiceExt as _;
 
 use super::FaultBackend;
-use crate::config::{BackendKind, Config, DatabaseUrl, PortRange, Rules, VERSION};
+use crate::config::{BackendKind, Config, DEFAULT_NETWORK, DatabaseUrl, PortRange, Rules, VERSION};
 use crate::keys::MasterKey;
 use crate::orchestrator::Orchestrator;
 use crate::registry::Registry;
@@ -63,7 +63,7 @@ impl TestApp {
             Arc::clone(&backend) as _,
             Arc::clone(&clock) as _,
         );
-        let router = orchestrator.router();
+        let router = Router::new().fallback_service(orchestrator.routes());
         let shutdown = CancellationToken::new();
         let at_the_end = shutdown.clone().drop_guard();
         Self { orchestrator, backend, clock, router, folder, shutdown, _at_the_end: at_the_end }
@@ -356,6 +356,8 @@ fn config(folder: &tempfile::TempDir) -> Config {
         address: ([127, 0, 0, 1], 0).into(),
         boot_timeout: Duration::from_mins(1),
         ports: PortRange::new(9_001, 9_100).unwrap(),
+        url_host: "127.0.0.1".into(),
+        engine_network: DEFAULT_NETWORK.into(),
         rules: Rules::default(),
         data_root: folder.path().join("engines"),
         catalog: folder.path().join("catalog"),

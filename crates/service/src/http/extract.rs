@@ -48,10 +48,18 @@ fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, ApiError> {
     if !body.trim_ascii_start().starts_with('{') {
         return Err(invalid("the body must be a JSON object"));
     }
+    // Keeping the path costs more than reading, so a body is read again where something is wrong with it.
+    serde_json::from_str(body).map_err(|error| fault::<T>(body, &error))
+}
+
+/// What is wrong with `body`, and in which field.
+fn fault<T: DeserializeOwned>(body: &str, error: &serde_json::Error) -> ApiError {
     let mut deserializer = serde_json::Deserializer::from_str(body);
-    let value = serde_path_to_error::deserialize(&mut deserializer).map_err(|error| named(&error))?;
-    deserializer.end().map_err(|error| invalid(format!("the body must be one JSON object: {error}")))?;
-    Ok(value)
+    match serde_path_to_error::deserialize::<_, T>(&mut deserializer) {
+        // It is what stands behind the object.
+        Ok(_) => invalid(format!("the body must be one JSON object: {error}")),
+        Err(error) => named(&error),
+    }
 }
 
 /// Reads a `T` from the fields of an object that came in a body.

@@ -1,18 +1,20 @@
 //! What stands around every route of a service.
 
 use std::any::Any;
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
 
 use axum::Router;
-use axum::extract::{DefaultBodyLimit, MatchedPath, Request};
+use axum::extract::{DefaultBodyLimit, MatchedPath, Request, State};
 use axum::http::{HeaderMap, HeaderName, HeaderValue};
-use axum::middleware::{Next, from_fn};
+use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use contract::ErrorCode;
-use tower_http::catch_panic::CatchPanicLayer;
+use futures::FutureExt as _;
 use tracing::Instrument;
-use uuid::Uuid;
 
 use super::ApiError;
+use crate::ids;
 use crate::trace_context::TraceContext;
 
 static REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
@@ -24,12 +26,28 @@ const MAX_REQUEST_ID: usize = 128;
 /// Completes a service's router: refusals of the framework and panics in the envelope, a limit on bodies,
 /// and for each request an id, a trace context and a log line.
 pub fn finish(router: Router, max_body_bytes: usize) -> Router {
+    finish_counting(router, max_body_bytes, |_| {})
+}
+
+/// Like [`finish`]; `refused` is told the code of every answer that is an error.
+pub fn finish_counting(
+    router: Router,
+    max_body_bytes: usize,
+    refused: impl Fn(ErrorCode) + Send + Sync + 'static,
+) -> Router {
+    let around = Around { limit: DefaultBodyLimit::max(max_body_bytes), refused: Arc::new(refused) };
     router
         .fallback(not_found)
         .method_not_allowed_fallback(method_not_allowed)
-        .layer(DefaultBodyLimit::max(max_body_bytes))
-        .layer(CatchPanicLayer::custom(panicked))
-        .layer(from_fn(observe))
+        // All in one: each layer more costs every request several allocations.
+        .layer(from_fn_with_state(around, observe))
+}
+
+/// What stands around every handler.
+#[derive(Clone)]
+struct Around {
+    limit: DefaultBodyLimit,
+    refused: Arc<dyn Fn(ErrorCode) + Send + Sync>,
 }
 
 async fn not_found() -> ApiError {
@@ -40,19 +58,19 @@ async fn method_not_allowed() -> ApiError {
     ApiError::new(ErrorCode::MethodNotAllowed, "this path does not take that method; see the Allow header")
 }
 
-#[expect(clippy::needless_pass_by_value, reason = "the form that the layer calls")]
-fn panicked(cause: Box<dyn Any + Send>) -> Response {
+fn panicked(cause: &(dyn Any + Send)) -> Response {
     let text = cause.downcast_ref::<String>().map(String::as_str);
     let text = text.or_else(|| cause.downcast_ref::<&str>().copied()).unwrap_or("no message");
     tracing::error!(panic = text, "A request handler panicked.");
     ApiError::internal().into_response()
 }
 
-async fn observe(request: Request, next: Next) -> Response {
+async fn observe(State(around): State<Around>, mut request: Request, next: Next) -> Response {
+    around.limit.apply(&mut request);
     let request_id = request_id(request.headers());
     let trace = TraceContext::of_request(request.headers().get(&TRACEPARENT));
     // The route's template, never the path: a path holds what callers chose, such as user ids.
-    let route = request.extensions().get::<MatchedPath>().map_or("-", MatchedPath::as_str).to_owned();
+    let route = request.extensions().get::<MatchedPath>().map_or("-", MatchedPath::as_str);
     // At the highest level, so that it is there for whatever line is logged in it.
     let span = tracing::error_span!(
         "request",
@@ -61,11 +79,20 @@ async fn observe(request: Request, next: Next) -> Response {
         http.method = %request.method(),
         http.route = route,
     );
-    let mut response = next.run(request).instrument(span.clone()).await;
-    span.in_scope(|| tracing::debug!(http.status = response.status().as_u16(), "Answered a request."));
+    let answer = async {
+        // Nothing that a handler left half done is used again: what it shares is behind locks that see to that.
+        let run = AssertUnwindSafe(next.run(request)).catch_unwind();
+        let response = run.await.unwrap_or_else(|cause| panicked(&*cause));
+        tracing::debug!(http.status = response.status().as_u16(), "Answered a request.");
+        response
+    };
+    let mut response = answer.instrument(span).await;
+    if let Some(code) = response.extensions().get() {
+        (around.refused)(*code);
+    }
     let headers = response.headers_mut();
     headers.insert(REQUEST_ID.clone(), request_id);
-    if let Ok(traceparent) = HeaderValue::from_str(&trace.to_header()) {
+    if let Ok(traceparent) = HeaderValue::try_from(trace.to_header()) {
         headers.insert(TRACEPARENT.clone(), traceparent);
     }
     response
@@ -77,8 +104,8 @@ fn request_id(headers: &HeaderMap) -> HeaderValue {
         (1..=MAX_REQUEST_ID).contains(&id.len()) && id.as_bytes().iter().all(u8::is_ascii_graphic)
     };
     headers.get(&REQUEST_ID).filter(sane).cloned().unwrap_or_else(|| {
-        let id = Uuid::now_v7().simple().to_string();
-        HeaderValue::from_str(&id).unwrap_or_else(|_| HeaderValue::from_static("unknown"))
+        let id = ids::uuid().simple().to_string();
+        HeaderValue::try_from(id).unwrap_or_else(|_| HeaderValue::from_static("unknown"))
     })
 }
 

@@ -135,8 +135,12 @@ impl Ward {
                 if running.judge_at > now {
                     return None;
                 }
-                // It may say that it has work: then it is asked again, as often as how it is.
-                running.judge_at = now.saturating_add(moment(rules.check_interval));
+                // One that did not answer will not say whether it may sleep: that is for the checks to settle.
+                if running.failed_checks > 0 {
+                    running.judge_at = now.saturating_add(moment(rules.check_interval));
+                    return None;
+                }
+                running.judge_at = NEVER;
                 Some(Duty::Sleep)
             }
             State::Running(running) if running.check_at <= now => {
@@ -178,6 +182,13 @@ impl Ward {
         (self.admitted, self.admitted_at) = (now, wall);
         if let State::Running(running) = &mut self.state {
             running.unsaved = true;
+        }
+    }
+
+    /// It was to sleep, and does not: it is asked again then.
+    pub(super) fn judge_again(&mut self, at: Moment) {
+        if let State::Running(Running { judge_at: judge_at @ NEVER, threshold: 1.., .. }) = &mut self.state {
+            *judge_at = at;
         }
     }
 
@@ -224,30 +235,21 @@ impl Running {
         self.judge_at = if self.threshold > 0 { admitted.saturating_add(self.threshold) } else { NEVER };
     }
 
-    /// A check has ended: passed, failed, or void because the engine is being changed. Returns how many in a
-    /// row have failed.
-    pub(super) fn checked(
-        &mut self,
-        passed: Option<bool>,
-        rules: &Rules,
-        (now, wall): (Moment, Timestamp),
-    ) -> u32 {
-        self.checking = false;
-        match passed {
-            None => {}
-            Some(true) => {
-                if self.failed_checks > 0 {
-                    (self.well, self.well_since) = (now, wall);
-                }
-                self.failed_checks = 0;
-                self.last_health_at = Some(wall);
-                if self.restarts > 0 && now.saturating_sub(self.well) >= moment(rules.backoff_max) {
-                    self.restarts = 0;
-                }
-            }
-            Some(false) => self.failed_checks = self.failed_checks.saturating_add(1),
+    /// A check has ended. Returns how many in a row have failed.
+    pub(super) fn checked(&mut self, passed: bool, rules: &Rules, (now, wall): (Moment, Timestamp)) -> u32 {
+        (self.checking, self.unsaved) = (false, true);
+        if !passed {
+            self.failed_checks = self.failed_checks.saturating_add(1);
+            return self.failed_checks;
         }
-        self.unsaved |= passed.is_some();
+        if self.failed_checks > 0 {
+            (self.well, self.well_since) = (now, wall);
+        }
+        self.failed_checks = 0;
+        self.last_health_at = Some(wall);
+        if self.restarts > 0 && now.saturating_sub(self.well) >= moment(rules.backoff_max) {
+            self.restarts = 0;
+        }
         self.failed_checks
     }
 

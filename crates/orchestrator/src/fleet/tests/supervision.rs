@@ -305,3 +305,14 @@ async fn a_policy_sets_when_its_engines_sleep_and_from_when_on() {
     let explained = product.call("GET", "/engines/ann/explain", &Value::Null).await.1;
     assert_eq!(explained["caps"], Value::Null);
 }
+
+#[tokio::test]
+async fn a_hung_engine_that_is_idle_fails_all_the_same() {
+    let app = TestApp::new().await;
+    let product = app.product("demo", json!({"idle_sleep_threshold_s": 0.001})).await;
+    let engine_id = engine_id(&product.provision("ann").await);
+    app.backend.freeze(engine_id);
+    let begun = app.elapsed();
+    until_it_is(&product, "failed").await;
+    assert!(app.since(begun) <= SECOND * 130, "{:?}", app.since(begun));
+}

@@ -106,3 +106,28 @@ async fn an_hour_later_they_are_gone_also_with_the_wall_clock_set_back() {
     app.clock.advance(Duration::from_secs(1));
     assert_eq!(metrics(&product).await, figures(0, 0, 0, 0, (2, 0)));
 }
+
+#[tokio::test]
+async fn the_operator_sees_what_was_refused_and_how_far_behind_the_supervisor_is() {
+    let app = TestApp::new().await;
+    let product = app.product("demo", json!({"rate_limit_rpm": 1})).await;
+    product.provision("ann").await;
+    for expected in [200, 429, 429] {
+        assert_eq!(product.admit("ann", json!({})).await.0, expected);
+    }
+    app.while_time_passes(Duration::from_secs(1), app.sleep(Duration::from_secs(31))).await;
+    let headers = [("X-Admin-Key", crate::testing::ADMIN_KEY)];
+    let answer = app.open("GET", "/metrics/prometheus", &headers, "").await;
+    assert_eq!(answer.status(), 200);
+    let text = axum::body::to_bytes(answer.into_body(), 1_000_000).await.unwrap();
+    let text = std::str::from_utf8(&text).unwrap();
+    for line in [
+        "roundhouse_refusals_total{code=\"RATE_LIMITED\"} 2",
+        "roundhouse_supervised_engines 1",
+        "roundhouse_supervision_lag_seconds_count 1",
+    ] {
+        assert!(text.lines().any(|there| there == line), "{line} is not in:\n{text}");
+    }
+    assert!(text.ends_with("# EOF\n"));
+    assert!(!text.contains("ann") && !text.contains("demo"));
+}

@@ -1,4 +1,4 @@
-//! The engine as a process: started, found ready, ended, and started again on the same brain.
+//! The service as a process: started, found ready, ended, and started again on the same data.
 
 use std::collections::BTreeMap;
 use std::fs::OpenOptions;
@@ -17,27 +17,54 @@ const START: Duration = Duration::from_secs(30);
 /// How long an end may take.
 const END: Duration = Duration::from_secs(20);
 
-/// How an engine is started.
+/// Which of the binary's services.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Service {
+    /// `roundhouse engine`.
+    Engine,
+    /// `roundhouse orchestrator`.
+    Orchestrator,
+}
+
+/// How a service is started.
 #[derive(Clone, Debug)]
 pub(crate) struct Setup {
     /// The binary.
     pub(crate) binary: PathBuf,
-    /// Its folder: brain, workspace, log.
+    /// Which service.
+    pub(crate) service: Service,
+    /// Its folder: all its data, and its log.
     pub(crate) folder: PathBuf,
     /// Its environment, but for the port.
     pub(crate) variables: BTreeMap<String, String>,
 }
 
-/// A running engine. Dropped, it is killed.
+/// A running service. Dropped, it is killed.
 #[derive(Debug)]
-pub(crate) struct Engine {
+pub(crate) struct Program {
     child: Child,
     port: u16,
     log: PathBuf,
 }
 
+impl Service {
+    const fn command(self) -> &'static str {
+        match self {
+            Self::Engine => "engine",
+            Self::Orchestrator => "orchestrator",
+        }
+    }
+
+    const fn port_variable(self) -> &'static str {
+        match self {
+            Self::Engine => "ENGINE_PORT",
+            Self::Orchestrator => "ORCH_PORT",
+        }
+    }
+}
+
 impl Setup {
-    /// The brain's file.
+    /// An engine's brain.
     pub(crate) fn brain(&self) -> PathBuf {
         self.folder.join("brain.sqlite")
     }
@@ -47,34 +74,34 @@ impl Setup {
         self.folder.join("workspace")
     }
 
-    /// What the engines of this setup have said.
+    /// What the processes of this setup have said.
     pub(crate) fn log(&self) -> PathBuf {
-        self.folder.join("engine.log")
+        self.folder.join("service.log")
     }
 
-    /// Starts an engine on `port`.
-    pub(crate) fn start(&self, port: u16) -> anyhow::Result<Engine> {
+    /// Starts the service on `port`.
+    pub(crate) fn start(&self, port: u16) -> anyhow::Result<Program> {
         let log = self.log();
         let file =
             OpenOptions::new().create(true).append(true).open(&log).context("the log cannot be written")?;
         let child = Command::new(&self.binary)
-            .arg("engine")
+            .arg(self.service.command())
             .env_clear()
             .env("PATH", std::env::var_os("PATH").unwrap_or_default())
             .env("HOME", &self.folder)
             .envs(&self.variables)
-            .env("ENGINE_PORT", port.to_string())
+            .env(self.service.port_variable(), port.to_string())
             .stdin(Stdio::null())
             .stdout(file.try_clone()?)
             .stderr(file)
             .kill_on_drop(true)
             .spawn()
             .with_context(|| format!("{} cannot be started", self.binary.display()))?;
-        Ok(Engine { child, port, log })
+        Ok(Program { child, port, log })
     }
 }
 
-impl Engine {
+impl Program {
     /// The address.
     pub(crate) fn base(&self) -> String {
         format!("http://127.0.0.1:{}", self.port)
@@ -83,29 +110,35 @@ impl Engine {
     /// A handle on the process that never means another one.
     pub(crate) fn handle(&self) -> anyhow::Result<OwnedFd> {
         let pid = self.child.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?));
-        Ok(pidfd_open(pid.context("the engine has ended")?, PidfdFlags::empty())?)
+        Ok(pidfd_open(pid.context("the service has ended")?, PidfdFlags::empty())?)
     }
 
     /// Waits until it takes connections.
     pub(crate) async fn ready(&mut self) -> anyhow::Result<()> {
         let begin = Instant::now();
         while TcpStream::connect(("127.0.0.1", self.port)).await.is_err() {
-            if let Some(status) = self.child.try_wait()? {
-                bail!("the engine ended while it started ({status}):\n{}", tail(&self.log));
-            }
+            self.still_runs()?;
             if begin.elapsed() > START {
-                bail!("the engine did not answer within {START:?}:\n{}", tail(&self.log));
+                bail!("the service did not answer within {START:?}:\n{}", tail(&self.log));
             }
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
         Ok(())
     }
 
+    /// An error if it has ended.
+    pub(crate) fn still_runs(&mut self) -> anyhow::Result<()> {
+        match self.child.try_wait()? {
+            None => Ok(()),
+            Some(status) => bail!("the service ended while it started ({status}):\n{}", tail(&self.log)),
+        }
+    }
+
     /// Waits for its end.
     pub(crate) async fn ended(&mut self) -> anyhow::Result<ExitStatus> {
         match tokio::time::timeout(END, self.child.wait()).await {
             Ok(status) => Ok(status?),
-            Err(_) => bail!("the engine did not end within {END:?}:\n{}", tail(&self.log)),
+            Err(_) => bail!("the service did not end within {END:?}:\n{}", tail(&self.log)),
         }
     }
 }

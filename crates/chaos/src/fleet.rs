@@ -1,0 +1,135 @@
+//! Kills the orchestrator at random instants under load, and checks that no promise is broken.
+//!
+//! A [`FleetCampaign`] starts the real binary with SQLite and engines as processes. In each round several
+//! clients ask for a bounded set of users of three products, engines are ended behind the orchestrator's back
+//! now and then, and the orchestrator is killed; what is left is looked at, it is started again on the same
+//! data, and once everything has settled the rules in `judge` and `ledger` are applied.
+//!
+//! Map: `deployment` and `processes` are what runs, `registry` what is stored; `load` asks, `seats` holds what
+//! was promised, `aim` says when to kill, `wreck` what a kill met; `judge`, `ledger` and `secrets` are the rules.
+
+mod aim;
+mod deployment;
+mod judge;
+mod ledger;
+mod load;
+mod processes;
+mod registry;
+mod report;
+mod round;
+mod seats;
+mod secrets;
+mod world;
+mod wreck;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use reqwest::Client;
+use serde_json::{Value, json};
+
+use self::deployment::Deployment;
+use self::round::Rounds;
+use self::seats::text;
+use self::world::{Extent, SLEEPY, Tenant, World, policies};
+use crate::api::{Asked, asked, client, code};
+use crate::tally::Tally;
+
+pub use self::report::unmet;
+
+/// A run.
+#[derive(Clone, Debug)]
+pub struct FleetCampaign {
+    /// The `roundhouse` binary.
+    pub binary: PathBuf,
+    /// Where all choices come from.
+    pub seed: u64,
+    /// How many rounds.
+    pub rounds: u64,
+    /// When to begin no further round.
+    pub limit: Duration,
+    /// What breaks a guarantee in the orchestrator: then the first violation ends the run.
+    pub saboteur: Option<String>,
+    /// Keeps the deployment's folder.
+    pub keep: bool,
+}
+
+/// The count of rounds.
+pub const ROUNDS: &str = "rounds";
+/// The count of parts of the contract that the binary does not have.
+pub const LEFT_OUT: &str = "NOT EXERCISED";
+
+/// How many clients ask at once.
+const CLIENTS: usize = 5;
+
+impl FleetCampaign {
+    /// Runs it. What is wrong with the orchestrator is in the tally; an error is the harness's own.
+    pub async fn run(&self) -> anyhow::Result<Arc<Tally>> {
+        let mut folder = tempfile::Builder::new().prefix("roundhouse-chaos-fleet-").tempdir()?;
+        folder.disable_cleanup(self.keep);
+        let tally = Arc::new(Tally::default());
+        // Dropped before the folder: it ends the engines that live there.
+        let deployment = Arc::new(Deployment::new(&self.binary, folder.path(), self.saboteur.as_deref())?);
+        let http = client()?;
+        let program = deployment.start_ready(false, &http).await?;
+        deployment.is_called(registry::deployment_id(&deployment.registry())?);
+        let (tenants, extent) = found(&deployment, &http, &tally).await?;
+        for phase in aim::phases(extent) {
+            tally.add(aim::hits(phase), 0);
+        }
+        let seats = world::seats(CLIENTS);
+        let base = deployment.base();
+        let world = Arc::new(World::new(self.seed, Arc::clone(&tally), http, base, extent, (tenants, seats)));
+        let mut rounds = Rounds::new(self, Arc::clone(&world), Arc::clone(&deployment));
+        rounds.run(program).await?;
+        Ok(tally)
+    }
+}
+
+/// Registers the products, and finds out what the orchestrator can do.
+async fn found(
+    deployment: &Deployment,
+    http: &Client,
+    tally: &Tally,
+) -> anyhow::Result<(Vec<Tenant>, Extent)> {
+    let sleepy = register(deployment, http, "probe", &policies(true)[2]).await.is_ok();
+    let mut tenants = Vec::new();
+    for (number, policy) in policies(sleepy).iter().enumerate() {
+        let registered = register(deployment, http, &format!("product-{number}"), policy).await?;
+        let field = |name: &str| text(&registered, name).context("a registration without its fields");
+        tenants.push(Tenant {
+            product_id: field("/product_id")?,
+            key: field("/platform_api_key")?,
+            max_engines: policy.get("max_engines").and_then(Value::as_u64),
+            sleeps: number == SLEEPY,
+        });
+    }
+    let key = tenants.first().map(|tenant| tenant.key.clone()).unwrap_or_default();
+    let request = http.post(format!("{}/engines/nobody/rotate-key", deployment.base()));
+    let rotate = match asked(request.header("x-platform-key", key)).await {
+        Asked::Answered(404, body) => code(&body) == "ENGINE_NOT_FOUND",
+        other => bail!("a rotation for nobody says {other:?}"),
+    };
+    if !rotate {
+        tally.count(format!(
+            "{LEFT_OUT}: rotate, restart, sleep and wake: this orchestrator has none of them"
+        ));
+    }
+    Ok((tenants, Extent { supervised: rotate }))
+}
+
+async fn register(
+    deployment: &Deployment,
+    http: &Client,
+    slug: &str,
+    policy: &Value,
+) -> anyhow::Result<Value> {
+    let body = json!({"slug": slug, "display_name": slug, "policy": policy});
+    let request = http.post(format!("{}/products/register", deployment.base()));
+    match asked(request.header("x-admin-key", deployment.admin_key()).json(&body)).await {
+        Asked::Answered(200, body) => Ok(body),
+        other => bail!("a product could not be registered: {other:?}"),
+    }
+}

@@ -1,0 +1,55 @@
+//! The engines of a deployment as processes: found by the label on their command line, signalled by pidfd.
+
+use std::fs;
+use std::io;
+use std::os::fd::OwnedFd;
+
+use rustix::process::{Pid, PidfdFlags, Signal, getsid, pidfd_open, pidfd_send_signal};
+
+/// A living process that carries the deployment's label.
+#[derive(Debug)]
+pub(crate) struct Labelled {
+    /// Its engine.
+    pub(crate) engine_id: String,
+    pub(crate) pid: Pid,
+    /// Where it listens, as it was told.
+    pub(crate) port: Option<u16>,
+    handle: OwnedFd,
+}
+
+impl Labelled {
+    /// Sends `signal`. One that has ended gets none.
+    pub(crate) fn signal(&self, signal: Signal) {
+        let _ = pidfd_send_signal(&self.handle, signal);
+    }
+}
+
+/// The processes labelled with `deployment_id`. What an engine has begun itself leads no session and is none.
+pub(crate) fn labelled(deployment_id: &str) -> io::Result<Vec<Labelled>> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir("/proc")? {
+        let pid = entry?.file_name().to_str().and_then(|name| Pid::from_raw(name.parse().ok()?));
+        found.extend(pid.and_then(|pid| look_at(pid, deployment_id)));
+    }
+    Ok(found)
+}
+
+fn look_at(pid: Pid, deployment_id: &str) -> Option<Labelled> {
+    let engine_id = engine_of(pid, deployment_id)?;
+    let handle = pidfd_open(pid, PidfdFlags::empty()).ok()?;
+    let environment = fs::read(format!("/proc/{pid}/environ")).ok()?;
+    let port = environment
+        .split(|byte| *byte == 0)
+        .find_map(|variable| std::str::from_utf8(variable.strip_prefix(b"ENGINE_PORT=")?).ok()?.parse().ok());
+    // The number may have changed hands before the handle was had.
+    let still = engine_of(pid, deployment_id).as_ref() == Some(&engine_id);
+    (still && getsid(Some(pid)) == Ok(pid)).then_some(Labelled { engine_id, pid, port, handle })
+}
+
+/// The command line of a zombie is empty.
+fn engine_of(pid: Pid, deployment_id: &str) -> Option<String> {
+    let line = String::from_utf8(fs::read(format!("/proc/{pid}/cmdline")).ok()?).ok()?;
+    let label = line.strip_prefix("roundhouse\0engine\0--deployment\0")?;
+    let engine_id = label.strip_prefix(deployment_id)?.strip_prefix("\0--engine-id\0")?;
+    engine_id.split('\0').next().map(str::to_owned)
+}

@@ -1,0 +1,57 @@
+//! Ids of requests, traces and spans: they only have to differ, and every request needs three.
+//!
+//! So they are made without the operating system, which `Uuid::now_v7` asks for randomness each time: that is
+//! one of the larger costs of a short request. Whoever knows some of them may work out others.
+
+use std::cell::RefCell;
+use std::hash::{BuildHasher as _, RandomState};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use fastrand::Rng;
+use uuid::{Builder, Uuid};
+
+thread_local! {
+    /// Begun from the operating system's randomness, with which `RandomState` is keyed.
+    static RANDOM: RefCell<Rng> = RefCell::new(Rng::with_seed(RandomState::new().hash_one(())));
+}
+
+/// A `UUIDv7`.
+pub(crate) fn uuid() -> Uuid {
+    let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let mut random = [0; 10];
+    RANDOM.with_borrow_mut(|source| source.fill(&mut random));
+    let millis = u64::try_from(since_epoch.as_millis()).unwrap_or_default();
+    Builder::from_unix_timestamp_millis(millis, &random).into_uuid()
+}
+
+/// A number that is not 0.
+pub(crate) fn number() -> u64 {
+    RANDOM.with_borrow_mut(|source| source.u64(1..))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+    use std::thread;
+
+    use super::*;
+
+    #[test]
+    fn ids_differ_within_and_between_threads() {
+        let ids = || (0..1_000).map(|_| (uuid(), number())).collect::<Vec<_>>();
+        let threads: Vec<_> = (0..8).map(|_| thread::spawn(ids)).collect();
+        let made: Vec<_> = threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect();
+        let uuids: HashSet<_> = made.iter().map(|(uuid, _)| *uuid).collect();
+        let numbers: HashSet<_> = made.iter().map(|(_, number)| *number).collect();
+        assert_eq!((uuids.len(), numbers.len()), (8_000, 8_000));
+        assert!(!numbers.contains(&0) && uuids.iter().all(|uuid| uuid.get_version_num() == 7));
+    }
+
+    #[test]
+    fn an_id_tells_when_it_was_made() {
+        let now = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
+        let before = now();
+        let (made, _) = uuid().get_timestamp().unwrap().to_unix();
+        assert!((before..=now()).contains(&made));
+    }
+}
