@@ -2,19 +2,17 @@
 //!
 //! A sealed secret is bound to its owner and its purpose: moved to another row or column it does not open.
 //! The form is base64url over `version ‖ nonce ‖ ciphertext`; the version byte lets the form change while old
-//! rows still open.
+//! rows still open. The cipher is AES-256-GCM-SIV (RFC 8452): even a nonce that repeated would show no more than
+//! that two secrets are alike. Every admit opens one, so it is the TLS library's, in hardware.
 
+use aws_lc_rs::aead::{AES_256_GCM_SIV, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use chacha20poly1305::aead::{Aead as _, AeadInOut as _, KeyInit as _, Payload};
-use chacha20poly1305::{XChaCha20Poly1305, XNonce};
 use std::fmt;
 use zeroize::Zeroizing;
 
 /// The form that is written.
-const VERSION: u8 = 1;
-/// Bytes of a nonce: so many that random ones never repeat in practice.
-const NONCE_BYTES: usize = 24;
+const VERSION: u8 = 2;
 
 /// The key that seals all others: 32 bytes.
 #[derive(Clone)]
@@ -85,23 +83,32 @@ pub enum KeyError {
 
 /// Seals and opens secrets under one master key.
 pub(crate) struct Vault {
-    cipher: XChaCha20Poly1305,
+    cipher: LessSafeKey,
 }
 
 impl Vault {
     /// The vault of `master`.
-    pub(crate) fn new(master: &MasterKey) -> Self {
-        Self { cipher: XChaCha20Poly1305::new(&(*master.0).into()) }
+    pub(crate) fn new(master: &MasterKey) -> Result<Self, KeyError> {
+        let key = UnboundKey::new(&AES_256_GCM_SIV, master.0.as_slice()).map_err(|_| KeyError::Sealed)?;
+        Ok(Self { cipher: LessSafeKey::new(key) })
     }
 
     /// Seals `secret` for `owner` and `purpose`.
     pub(crate) fn seal(&self, owner: &str, purpose: Purpose, secret: &str) -> Result<String, KeyError> {
-        let mut nonce = [0_u8; NONCE_BYTES];
+        let mut nonce = [0_u8; NONCE_LEN];
         getrandom::fill(&mut nonce).map_err(|_| KeyError::NoRandomness)?;
         let bound = bound_to(owner, purpose);
-        let payload = Payload { msg: secret.as_bytes(), aad: bound.as_bytes() };
-        let sealed = self.cipher.encrypt(&XNonce::from(nonce), payload).map_err(|_| KeyError::Sealed)?;
-        let blob: Vec<u8> = [VERSION].into_iter().chain(nonce).chain(sealed).collect();
+        // The tag takes the place of what is reserved: the text is not copied elsewhere as it grows.
+        let mut text = Zeroizing::new(Vec::with_capacity(secret.len() + AES_256_GCM_SIV.tag_len()));
+        text.extend_from_slice(secret.as_bytes());
+        self.cipher
+            .seal_in_place_append_tag(
+                Nonce::assume_unique_for_key(nonce),
+                Aad::from(bound.as_bytes()),
+                &mut *text,
+            )
+            .map_err(|_| KeyError::Sealed)?;
+        let blob: Vec<u8> = [VERSION].iter().chain(&nonce).chain(text.iter()).copied().collect();
         Ok(URL_SAFE_NO_PAD.encode(blob))
     }
 
@@ -112,17 +119,17 @@ impl Vault {
         purpose: Purpose,
         sealed: &str,
     ) -> Result<Zeroizing<String>, KeyError> {
-        let blob = URL_SAFE_NO_PAD.decode(sealed).map_err(|_| KeyError::Sealed)?;
-        let Some((&VERSION, rest)) = blob.split_first() else { return Err(KeyError::Sealed) };
-        let (nonce, sealed) = rest.split_first_chunk::<NONCE_BYTES>().ok_or(KeyError::Sealed)?;
+        let mut blob = Zeroizing::new(URL_SAFE_NO_PAD.decode(sealed).map_err(|_| KeyError::Sealed)?);
+        let Some((&mut VERSION, rest)) = blob.split_first_mut() else { return Err(KeyError::Sealed) };
+        let (nonce, sealed) = rest.split_first_chunk_mut::<NONCE_LEN>().ok_or(KeyError::Sealed)?;
         let bound = bound_to(owner, purpose);
-        let mut plain = Zeroizing::new(sealed.to_vec());
-        self.cipher
-            .decrypt_in_place(&XNonce::from(*nonce), bound.as_bytes(), &mut *plain)
+        let plain = self
+            .cipher
+            .open_in_place(Nonce::assume_unique_for_key(*nonce), Aad::from(bound.as_bytes()), sealed)
             .map_err(|_| KeyError::Sealed)?;
-        let text = String::from_utf8(std::mem::take(&mut *plain)).map(Zeroizing::new);
         // Only texts are sealed.
-        text.map_err(|_| KeyError::Sealed)
+        let text = std::str::from_utf8(plain).map_err(|_| KeyError::Sealed)?;
+        Ok(Zeroizing::new(text.to_owned()))
     }
 }
 
@@ -138,7 +145,7 @@ mod tests {
     use super::*;
 
     fn vault() -> Vault {
-        Vault::new(&MasterKey(Zeroizing::new([7; 32])))
+        Vault::new(&MasterKey(Zeroizing::new([7; 32]))).unwrap()
     }
 
     #[test]
@@ -172,7 +179,7 @@ mod tests {
             prop_assert_eq!(&*vault.open(&owner, Purpose::EngineKey, &sealed).unwrap(), &secret);
             prop_assert!(vault.open(&owner, Purpose::EngineSecrets, &sealed).is_err());
             prop_assert!(other == owner || vault.open(&other, Purpose::EngineKey, &sealed).is_err());
-            let stranger = Vault::new(&MasterKey(Zeroizing::new([8; 32])));
+            let stranger = Vault::new(&MasterKey(Zeroizing::new([8; 32]))).unwrap();
             prop_assert!(stranger.open(&owner, Purpose::EngineKey, &sealed).is_err());
         }
 

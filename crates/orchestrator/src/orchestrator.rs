@@ -136,7 +136,8 @@ impl OpenError {
 impl Orchestrator {
     /// Takes hold of the registry and the master key. Nothing runs yet.
     pub async fn open(config: Config, clock: Arc<dyn Clock>) -> Result<Self, OpenError> {
-        let (registry, deployment_id) = open_registry(&config, clock.as_ref()).await?;
+        let vault = Vault::new(&config.master_key).map_err(OpenError::Keys)?;
+        let (registry, deployment_id) = open_registry(&config, &vault, clock.as_ref()).await?;
         let (backend, probe): (Arc<dyn EngineBackend>, Arc<dyn Probe>) = match config.backend {
             BackendKind::Process => {
                 let options = Options {
@@ -151,18 +152,11 @@ impl Orchestrator {
                 (Arc::new(ProcessBackend::new(options, Arc::clone(&clock))), Arc::new(probe))
             }
         };
-        Ok(Self::with(config, registry, backend, probe, clock))
+        Ok(Self::with(config, Parts { registry, vault, backend, probe, clock }))
     }
 
     /// An orchestrator over parts that are open already.
-    pub(crate) fn with(
-        config: Config,
-        registry: Registry,
-        backend: Arc<dyn EngineBackend>,
-        probe: Arc<dyn Probe>,
-        clock: Arc<dyn Clock>,
-    ) -> Self {
-        let vault = Vault::new(&config.master_key);
+    pub(crate) fn with(config: Config, parts: Parts) -> Self {
         let settings = Settings {
             owner: Uuid::now_v7().simple().to_string(),
             engine_image: config.engine_image,
@@ -172,7 +166,7 @@ impl Orchestrator {
             url_host: config.url_host,
             rules: config.rules,
         };
-        let fleet = Fleet::new(settings, Parts { registry, vault, backend, probe, clock });
+        let fleet = Fleet::new(settings, parts);
         Self { fleet, admin_key: config.admin_key }
     }
 
@@ -269,14 +263,17 @@ impl Orchestrator {
 }
 
 /// Opens the registry, and makes sure that the master key is the one that its keys are sealed under.
-async fn open_registry(config: &Config, clock: &dyn Clock) -> Result<(Registry, String), OpenError> {
+async fn open_registry(
+    config: &Config,
+    vault: &Vault,
+    clock: &dyn Clock,
+) -> Result<(Registry, String), OpenError> {
     let DatabaseUrl::Sqlite(database) = &config.database;
     let registry = Registry::open(database, clock.now())
         .await
         .map_err(|error| OpenError::registry(database.clone(), error))?;
     let failed =
         |error: RegistryError| OpenError::Registry { database: database.clone(), source: Box::new(error) };
-    let vault = Vault::new(&config.master_key);
     let canary = vault.seal(DEPLOYMENT_ID, Purpose::Canary, CANARY_SONG).map_err(OpenError::Keys)?;
     let canary = registry.fact(CANARY, &canary).await.map_err(failed)?;
     let sings = vault.open(DEPLOYMENT_ID, Purpose::Canary, &canary);

@@ -89,6 +89,12 @@ impl From<RegistryError> for RekeyError {
     }
 }
 
+impl From<KeyError> for RekeyError {
+    fn from(error: KeyError) -> Self {
+        Self::Failed(error.into())
+    }
+}
+
 impl From<ResealError> for RekeyError {
     fn from(error: ResealError) -> Self {
         Self::Failed(error.into())
@@ -132,7 +138,7 @@ impl Rekey {
         let Some(canary) = registry.canary().await? else {
             return Err(RekeyError::Unused { database: database() });
         };
-        let (new, old) = (Vault::new(&self.new), Vault::new(&self.old));
+        let (new, old) = (Vault::new(&self.new)?, Vault::new(&self.old)?);
         if sings(&new, &canary) {
             return Ok(Rekeyed::Before);
         }

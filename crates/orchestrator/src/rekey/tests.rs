@@ -13,7 +13,7 @@ const NEW: &str = "BBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBA";
 const OTHER: &str = "CCCCCCCCCCCCCCCCCCCCCCCCCCCCCCCCCCCCCCCCCCA";
 
 fn vault(key: &str) -> Vault {
-    Vault::new(&MasterKey::parse(key).unwrap())
+    Vault::new(&MasterKey::parse(key).unwrap()).unwrap()
 }
 
 /// A registry that was sealed under `OLD`, with engines; each third one amid a rotation.

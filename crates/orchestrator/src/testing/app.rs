@@ -19,7 +19,8 @@ use tower::ServiceExt as _;
 
 use super::FaultBackend;
 use crate::config::{BackendKind, Config, DEFAULT_NETWORK, DatabaseUrl, PortRange, Rules, VERSION};
-use crate::keys::MasterKey;
+use crate::fleet::Parts;
+use crate::keys::{MasterKey, Vault};
 use crate::orchestrator::Orchestrator;
 use crate::registry::Registry;
 
@@ -56,13 +57,15 @@ impl TestApp {
         let config = config(&folder);
         let DatabaseUrl::Sqlite(database) = config.database.clone();
         let registry = Registry::open(&database, clock.now()).await.unwrap();
-        let orchestrator = Orchestrator::with(
-            config,
+        let vault = Vault::new(&config.master_key).unwrap();
+        let parts = Parts {
             registry,
-            Arc::clone(&backend) as _,
-            Arc::clone(&backend) as _,
-            Arc::clone(&clock) as _,
-        );
+            vault,
+            backend: Arc::clone(&backend) as _,
+            probe: Arc::clone(&backend) as _,
+            clock: Arc::clone(&clock) as _,
+        };
+        let orchestrator = Orchestrator::with(config, parts);
         let router = Router::new().fallback_service(orchestrator.routes());
         let shutdown = CancellationToken::new();
         let at_the_end = shutdown.clone().drop_guard();
