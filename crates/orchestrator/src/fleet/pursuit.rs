@@ -122,6 +122,12 @@ impl Fleet {
                 Ok(_) | Err(Ended::Stale | Ended::Overtaken) => Ok(Round::Again),
             };
         }
+        if let (Trigger::Admit { .. }, Decision::Share | Decision::AwaitRestart, Some(row)) =
+            (job.trigger, decision, &row)
+        {
+            // A restart is made for nobody, and counts as no use: who waits for one uses it from now on.
+            self.supervision.admitted(row.engine_id, self.moment(), self.now());
+        }
         match (decision, row) {
             (Decision::Pass, Some(row)) if self.passes(job.trigger, row.engine_id, &job.seat) => {
                 Ok(Round::Over(Settled::Found(Box::new(row))))
@@ -235,8 +241,17 @@ impl Fleet {
             self.until_shown(&job.seat, &flight).await?;
             return Ok(Round::Again);
         }
-        let outcome = flight.over().await;
-        if share { conclude(job, flight.change, outcome) } else { Ok(Round::Again) }
+        match flight.over().await {
+            // Made for nobody, too: it may just be put to sleep again, as any other that runs.
+            Ok(Settled::Found(row))
+                if flight.change == Change::Restart
+                    && !self.passes(job.trigger, row.engine_id, &job.seat) =>
+            {
+                Ok(Round::Again)
+            }
+            outcome if share => conclude(job, flight.change, outcome),
+            _ => Ok(Round::Again),
+        }
     }
 }
 

@@ -48,7 +48,13 @@ impl Fleet {
             }
             Some(Change::Start | Change::Wake) => {
                 self.backend.kill(row.engine_id).await?;
-                self.settle(&row, Next::Unchanged, None).await.map_err(Ended::unsettled)?;
+                // The start of a failed engine began the count of restarts anew.
+                let next = if row.status == EngineStatus::Failed {
+                    self.failed(row.restarts)
+                } else {
+                    Next::Unchanged
+                };
+                self.settle(&row, next, None).await.map_err(Ended::unsettled)?;
             }
             Some(Change::Restart) => {
                 self.backend.kill(row.engine_id).await?;

@@ -2,6 +2,7 @@
 //! that the test moves, and the real router.
 
 use std::collections::HashSet;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -31,6 +32,7 @@ pub(crate) struct TestApp {
     pub(crate) backend: Arc<FaultBackend>,
     pub(crate) clock: Arc<ManualClock>,
     router: Router,
+    rules: Rules,
     folder: Arc<tempfile::TempDir>,
     shutdown: CancellationToken,
     _at_the_end: DropGuard,
@@ -42,9 +44,21 @@ pub(crate) type Answer = (u16, HeaderMap, Value);
 impl TestApp {
     /// An orchestrator that is ready.
     pub(crate) async fn new() -> Self {
+        Self::in_folder(tempfile::tempdir().unwrap(), Rules::default()).await
+    }
+
+    /// One that supervises by these rules. Its registry is in memory where the system has a folder for that:
+    /// for tests of many short lives.
+    pub(crate) async fn by(rules: Rules) -> Self {
+        let memory = Path::new("/dev/shm");
+        let folder = if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() };
+        Self::in_folder(folder.unwrap(), rules).await
+    }
+
+    async fn in_folder(folder: tempfile::TempDir, rules: Rules) -> Self {
         let clock = Arc::new(ManualClock::at(Timestamp::from_unix_ms(1_795_174_231_042)));
         let backend = FaultBackend::new(Arc::clone(&clock) as Arc<dyn Clock>);
-        let app = Self::not_ready(clock, backend, Arc::new(tempfile::tempdir().unwrap())).await;
+        let app = Self::not_ready(clock, backend, Arc::new(folder), rules).await;
         app.begin().await;
         app
     }
@@ -53,8 +67,9 @@ impl TestApp {
         clock: Arc<ManualClock>,
         backend: Arc<FaultBackend>,
         folder: Arc<tempfile::TempDir>,
+        rules: Rules,
     ) -> Self {
-        let config = config(&folder);
+        let config = Config { rules, ..config(&folder) };
         let DatabaseUrl::Sqlite(database) = config.database.clone();
         let registry = Registry::open(&database, clock.now()).await.unwrap();
         let vault = Vault::new(&config.master_key).unwrap();
@@ -69,7 +84,7 @@ impl TestApp {
         let router = Router::new().fallback_service(orchestrator.routes());
         let shutdown = CancellationToken::new();
         let at_the_end = shutdown.clone().drop_guard();
-        Self { orchestrator, backend, clock, router, folder, shutdown, _at_the_end: at_the_end }
+        Self { orchestrator, backend, clock, router, rules, folder, shutdown, _at_the_end: at_the_end }
     }
 
     /// Lets the orchestrator do all that it does beside answering.
@@ -88,7 +103,7 @@ impl TestApp {
     /// [`TestApp::begin`].
     pub(crate) async fn killed(self) -> Self {
         self.shutdown.cancel();
-        let Self { orchestrator, backend, clock, router, folder, .. } = self;
+        let Self { orchestrator, backend, clock, router, rules, folder, .. } = self;
         drop(router);
         // What a kill does at once, the end of every task and file handle, takes some turns here.
         let fleet = Arc::downgrade(orchestrator.fleet());
@@ -98,7 +113,7 @@ impl TestApp {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
         backend.reconnect();
-        Self::not_ready(clock, backend, folder).await
+        Self::not_ready(clock, backend, folder, rules).await
     }
 
     /// Runs `work` while the clock moves on by `step` every millisecond. It stands still while the registry is

@@ -1,26 +1,30 @@
 //! Who shares a change, who waits for it, and who is refused meanwhile.
 
+use std::cell::Cell;
 use std::time::Duration;
 
 use futures::future::join_all;
 use serde_json::json;
 
+use crate::backend::BackendError;
 use crate::testing::{Call, Fault, Health, TestApp, short};
 
 const SECOND: Duration = Duration::from_secs(1);
 const SLOW: Fault = Fault::Late(Duration::from_secs(5));
 
 #[tokio::test]
-async fn lesson_o03_fifty_admits_of_a_new_user_make_one_engine() {
+async fn lesson_o03_a_thousand_admits_of_a_new_user_make_one_engine() {
     let app = TestApp::new().await;
     let product = app.product("demo", json!({})).await;
     app.backend.script(Call::Launch, SLOW);
-    let admits = (0..50).map(|_| product.admit("ann", json!({"auto_provision": true})));
+    let admits = (0..1_000).map(|_| product.admit("ann", json!({"auto_provision": true})));
     let answers = app.while_time_passes(SECOND, join_all(admits)).await;
     assert_eq!(answers[0].1["admitted"], true);
+    assert_eq!(answers.len(), 1_000);
     assert!(answers.iter().all(|answer| *answer == answers[0]));
     assert_eq!(app.backend.count(Call::Launch), 1);
     assert_eq!(app.ledger().await, ["provision none→running auto_provision"]);
+    app.assert_in_order().await;
 }
 
 #[tokio::test]
@@ -66,13 +70,36 @@ async fn of_many_provisions_of_one_user_one_wins() {
 async fn lesson_o11_two_hundred_provisions_never_exceed_a_quota_of_ten() {
     let app = TestApp::new().await;
     let product = app.product("demo", json!({"max_engines": 10})).await;
+    for fault in [SLOW, Fault::Error(BackendError::Failed("broken".into())), Fault::Exit] {
+        app.backend.script(Call::Launch, fault);
+    }
     let users: Vec<String> = (0..200).map(|user| format!("u{user}")).collect();
-    let answers = join_all(users.iter().map(|user| product.provision(user))).await;
-    let mut answers: Vec<_> = answers.into_iter().map(short).collect();
-    answers.sort();
-    assert!(answers[..10].iter().all(|answer| answer == "200 running"));
-    assert!(answers[10..].iter().all(|answer| answer == "429 QUOTA_EXCEEDED"));
-    assert_eq!(app.backend.count(Call::Launch), 10);
+    let provisions = join_all(users.iter().map(|user| product.provision(user)));
+    let (over, watched) = (Cell::new(false), Cell::new(0));
+    let watch = async {
+        while !over.get() {
+            let engines = app.rows("SELECT engine_id FROM engines").await.len();
+            assert!(engines <= 10, "{engines} engines");
+            watched.set(watched.get() + 1);
+        }
+    };
+    let wave = async {
+        let answers = app.while_time_passes(SECOND, provisions).await;
+        over.set(true);
+        answers
+    };
+    let (answers, ()) = tokio::join!(wave, watch);
+    assert!(watched.get() > 1, "nobody looked meanwhile");
+    let count = |expected: &str| answers.iter().filter(|answer| short((*answer).clone()) == expected).count();
+    let (running, broken, refused) =
+        (count("200 running"), count("502 BACKEND_ERROR"), count("429 QUOTA_EXCEEDED"));
+    assert_eq!((broken, running + broken + refused), (2, 200));
+    // Those that failed have freed their places, whether in time for another one of these or not.
+    for late in running..10 {
+        assert_eq!(short(product.provision(&format!("late{late}")).await), "200 running");
+    }
+    assert_eq!(short(product.provision("one too many").await), "429 QUOTA_EXCEEDED");
+    assert_eq!(app.backend.running().len(), 10);
     app.assert_in_order().await;
 }
 

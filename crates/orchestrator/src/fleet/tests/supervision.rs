@@ -202,6 +202,21 @@ async fn what_nobody_needs_sleeps_and_is_woken() {
 }
 
 #[tokio::test]
+async fn who_waited_for_a_restart_was_admitted() {
+    let app = TestApp::new().await;
+    let product = app.product("demo", json!({"idle_sleep_threshold_s": 100})).await;
+    let engine_id = engine_id(&product.provision("ann").await);
+    pass(&app, SECOND * 97).await;
+    app.backend.crash(engine_id);
+    until_it_is(&product, "failed").await;
+    assert_eq!(short(app.while_time_passes(STEP, product.admit("ann", json!({}))).await), "200 running");
+    let admitted = app.elapsed();
+    until_it_is(&product, "sleeping").await;
+    let slept = app.since(admitted);
+    assert!(slept >= SECOND * 90, "asleep {slept:?} after an admit");
+}
+
+#[tokio::test]
 async fn an_idle_engine_that_does_not_answer_is_not_put_to_sleep() {
     let app = TestApp::new().await;
     let product = app.product("demo", json!({})).await;
