@@ -213,12 +213,18 @@ impl Config {
         let rules = rules(&mut reader);
         let data_root = reader.or(
             "ORCH_DATA_ROOT_PATH",
-            "the absolute path of a folder",
+            "the absolute path of a folder; one that is missing is made",
             PathBuf::from("/var/lib/roundhouse/engines"),
-            absolute,
+            |text| absolute(text).filter(|path| path.is_dir() || !path.exists()),
         );
         let beside = data_root.parent().unwrap_or(&data_root).join("catalog");
-        let catalog = reader.or("ORCH_CATALOG_MOUNT_PATH", "the absolute path of a folder", beside, absolute);
+        let catalog = reader.or(
+            "ORCH_CATALOG_MOUNT_PATH",
+            "the absolute path of a folder that is there",
+            beside,
+            // Engines as processes read it where it is; containers get it mounted from the host.
+            |text| absolute(text).filter(|path| path.is_dir()),
+        );
         let required = database.zip(master_key).zip(admin_key).zip(backend).zip(engine_image);
         let config = required.map(|((((database, master_key), admin_key), backend), engine_image)| Self {
             database,
@@ -318,16 +324,17 @@ fn ports(reader: &mut Reader<'_>) -> PortRange {
     let min = reader.or("ORCH_PORT_MIN", "a port from 1 to 65535", 9_001, port);
     let max = reader.or("ORCH_PORT_MAX", "a port from 1 to 65535", 9_999, port);
     PortRange::new(min, max).unwrap_or_else(|| {
-        reader.fault(
-            "ORCH_PORT_MAX",
-            Some(max.to_string()),
-            &format!("at least ORCH_PORT_MIN, which is {min}"),
-        );
+        let texts = [reader.text("ORCH_PORT_MIN"), reader.text("ORCH_PORT_MAX")];
+        // One that is no port is a fault already.
+        if texts.iter().flatten().all(|text| port(text).is_some()) {
+            let [_, holds] = texts;
+            reader.fault("ORCH_PORT_MAX", holds, &format!("at least ORCH_PORT_MIN, which is {min}"));
+        }
         PortRange { min, max: min }
     })
 }
 
-/// The variables named in `ORCH_ENGINE_ENV_PASSTHROUGH` that are set. One that is not set is left out: the
+/// The variables named in `ORCH_ENGINE_ENV_PASSTHROUGH` that are set. One that is not set, or empty, is left out: the
 /// list names every provider's key, and few deployments have them all.
 fn passed_through(reader: &mut Reader<'_>, env: &dyn Env) -> Vec<(String, SecretString)> {
     const LIST: &str = "ORCH_ENGINE_ENV_PASSTHROUGH";
@@ -343,7 +350,8 @@ fn passed_through(reader: &mut Reader<'_>, env: &dyn Env) -> Vec<(String, Secret
             );
         }
     }
-    let value = |name: &str| env.get(name).map(|value| (name.to_owned(), SecretString::from(value)));
+    let set = |name: &str| env.get(name).filter(|value| !value.is_empty());
+    let value = |name: &str| set(name).map(|value| (name.to_owned(), SecretString::from(value)));
     names.into_iter().filter_map(value).collect()
 }
 

@@ -47,7 +47,7 @@ pub(crate) type Routes = MapRequest<Router, fn(Request) -> Request>;
 /// Makes the routes.
 pub(crate) fn routes(fleet: Arc<Fleet>, admin_key: AdminKey) -> Routes {
     let counting = Arc::clone(&fleet);
-    let app = App { fleet, admin_key, carrier: proxy::Carrier::default() };
+    let app = App { fleet, admin_key, carrier: proxy::Carrier::new() };
     let when_ready = docs::when_ready()
         .route(docs::PATH, docs::serve())
         .layer(from_extractor_with_state::<Ready, _>(app.clone()));

@@ -196,6 +196,7 @@ impl Orchestrator {
             front.open(orchestrator.routes());
             let work = orchestrator.begin();
             shutdown.cancelled().await;
+            orchestrator.fleet.end_streams();
             orchestrator.fleet.landed(DRAIN).await;
             Ok(Some((orchestrator, work)))
         };

@@ -6,14 +6,16 @@ use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Read as _, Seek as _, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::mpsc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use contract::Timestamp;
 
 /// How long a lock that is taken is waited for. A process that was killed while it started another one leaves
 /// its lock to that one until it has begun its program and, with that, closed the file: a matter of moments.
 const PATIENCE: Duration = Duration::from_secs(1);
+
+/// Between two tries.
+const PAUSE: Duration = Duration::from_millis(5);
 
 /// How much of the holder's note is read.
 const MAX_NOTE: u64 = 200;
@@ -73,17 +75,19 @@ impl FileLock {
     }
 }
 
-/// Waits for the lock on `file`; none if it is still taken when patience ends.
+/// Waits for the lock on `file`; none if it is still taken when patience ends. It asks again and again: a thread
+/// that slept in the system's own wait could not be called back.
 fn wait(file: File) -> io::Result<Option<File>> {
-    let (sender, receiver) = mpsc::channel();
-    // The system offers no deadline for this wait. A thread that is still in it at the end waits on; it holds
-    // nothing but the file, and drops the lock with it.
-    std::thread::Builder::new().name("file-lock".into()).spawn(move || {
-        let locked = file.lock().map(|()| file);
-        // Whoever waited may have given up.
-        let _ = sender.send(locked);
-    })?;
-    receiver.recv_timeout(PATIENCE).ok().transpose()
+    let begun = Instant::now();
+    while begun.elapsed() < PATIENCE {
+        std::thread::park_timeout(PAUSE);
+        match file.try_lock() {
+            Ok(()) => return Ok(Some(file)),
+            Err(TryLockError::WouldBlock) => {}
+            Err(TryLockError::Error(error)) => return Err(error),
+        }
+    }
+    Ok(None)
 }
 
 /// What the holder wrote. It may be just about to write it, or the disk was full: then it is nameless.
@@ -96,6 +100,8 @@ fn holder(file: &File) -> Holder {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::mpsc;
+
     use super::*;
 
     const NOW: Timestamp = Timestamp::from_unix_ms(1_795_174_231_042);

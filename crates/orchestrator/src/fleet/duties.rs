@@ -7,6 +7,7 @@ use std::time::Duration;
 use contract::EngineId;
 use contract::orchestrator::EngineStatus;
 use serde_json::json;
+use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -22,6 +23,12 @@ use crate::registry::{EngineRow, Entry, Event, Next, RegistryError};
 /// How often what was learnt is kept: a kill of the orchestrator forgets no more.
 const KEEPING: Duration = Duration::from_secs(1);
 
+/// Checks under way at once. One takes its time-out at most.
+const CHECKS_AT_ONCE: usize = 256;
+
+/// Engines being put to sleep at once.
+const SLEEPS_AT_ONCE: usize = 32;
+
 /// The longest sleep of the loop that takes what is due.
 const LONGEST_SLEEP: Moment = 60_000;
 
@@ -30,11 +37,26 @@ impl Fleet {
     pub(crate) async fn supervise(self: Arc<Self>, shutdown: CancellationToken) {
         self.ready().await;
         let tasks = TaskTracker::new();
+        let (checks, sleeps) = (Semaphore::new(CHECKS_AT_ONCE), Semaphore::new(SLEEPS_AT_ONCE));
+        let (checks, sleeps) = (Arc::new(checks), Arc::new(sleeps));
         loop {
             for due in self.supervision.take_due(self.moment()) {
                 self.telemetry.lagged(due.lag);
                 let (fleet, shutdown) = (Arc::clone(&self), shutdown.clone());
-                tasks.spawn(async move { shutdown.run_until_cancelled(fleet.perform(due)).await });
+                // Restarts have a gate of their own.
+                let bound = match due.duty {
+                    Duty::Check => Some(Arc::clone(&checks)),
+                    Duty::Sleep => Some(Arc::clone(&sleeps)),
+                    Duty::Restart { .. } => None,
+                };
+                let performed = async move {
+                    let _permit = match &bound {
+                        Some(bound) => bound.acquire().await.ok(),
+                        None => None,
+                    };
+                    fleet.perform(due).await;
+                };
+                tasks.spawn(async move { shutdown.run_until_cancelled(performed).await });
             }
             let next = self.supervision.next_due().unwrap_or(Moment::MAX);
             let pause = next.saturating_sub(self.moment()).clamp(0, LONGEST_SLEEP).unsigned_abs();
@@ -74,7 +96,7 @@ impl Fleet {
     }
 
     async fn perform(self: Arc<Self>, due: Due) {
-        let Due { engine_id, seat, duty, .. } = due;
+        let Due { engine_id, seat, duty, generation, .. } = due;
         match duty {
             Duty::Check => self.check(engine_id).await,
             Duty::Sleep => {
@@ -88,15 +110,29 @@ impl Fleet {
                 }
                 self.supervision.asked_to_sleep(engine_id, self.moment());
             }
-            Duty::Restart => {
-                let _permit = self.supervision.permit(engine_id).await;
-                let job = Job::new(seat, Trigger::Restart, "crash");
+            Duty::Restart { urgent } => {
+                let _permit = self.supervision.permit(engine_id, urgent).await;
+                let mut job = Job::new(seat, Trigger::Restart, "crash");
+                job.generation = Some(generation);
                 if let Err(error) = self.pursue(&job).await {
                     tracing::info!(engine.id = %engine_id, %error, "A failed engine was not restarted.");
                     self.supervision.postpone(engine_id, self.moment());
+                    self.look_again(engine_id).await;
                 }
-                self.supervision.tell();
+                self.supervision.tell(engine_id);
             }
+        }
+    }
+
+    /// Takes note of how an engine stands by its row: what was known of it may have come too late.
+    async fn look_again(&self, engine_id: EngineId) {
+        match self.registry.engine_by_id(engine_id).await {
+            Ok(None) => self.supervision.forget(engine_id),
+            Ok(Some(row)) if row.status != EngineStatus::Failed => {
+                self.supervision.follow(&row, false, self.moment(), self.now());
+            }
+            // The next attempt looks again.
+            Ok(Some(_)) | Err(_) => {}
         }
     }
 
@@ -136,7 +172,10 @@ impl Fleet {
             tracing::warn!(engine.id = %engine_id, why, "An unwell engine is left as it is: the backend is silent too.");
             return Ok(());
         }
-        let Some(row) = self.registry.engine_by_id(engine_id).await? else { return Ok(()) };
+        let Some(row) = self.registry.engine_by_id(engine_id).await? else {
+            self.supervision.forget(engine_id);
+            return Ok(());
+        };
         // As a flight, so that nobody launches it anew while it is being ended. Somebody who changes it may be the
         // cause, as a stop is; if it is still unwell afterwards, the next check leads here again.
         let Ok(flight) = self.flights.begin_on(&row, Change::Stop) else { return Ok(()) };
@@ -164,7 +203,7 @@ impl Fleet {
         cause: &'static str,
     ) -> Result<(), RegistryError> {
         let entry = self.crash(row, reason, cause);
-        match self.settle(row, self.failed(row.restarts), Some(&entry)).await {
+        match self.settle(row, self.failed_after_running(row), Some(&entry)).await {
             Ok(_) => tracing::warn!(engine.id = %row.engine_id, reason, cause, "An engine has failed."),
             // Somebody else was faster: what they did holds.
             Err(RegistryError::ClaimLost { .. }) => {}
@@ -181,6 +220,11 @@ impl Fleet {
         self.entry(row, Event::Crash, detail)
     }
 
+    /// `failed`, for an engine that ran: what was attempted before it was well for long does not count.
+    pub(super) fn failed_after_running(&self, row: &EngineRow) -> Next {
+        self.failed(self.supervision.restarts(row.engine_id, self.moment()).unwrap_or(row.restarts))
+    }
+
     /// `failed`, with the next restart after so many attempts, if there is to be one.
     pub(super) fn failed(&self, attempts: i64) -> Next {
         let rules = self.supervision.rules();
@@ -188,7 +232,10 @@ impl Fleet {
         let wait =
             (attempts < rules.max_restarts).then(|| backoff(attempts, rules.backoff_base, rules.backoff_max));
         let at = |wait| self.now().unix_ms().saturating_add(moment(wait));
-        Next::Failed { restart_at: wait.map(|wait| contract::Timestamp::from_unix_ms(at(wait))) }
+        Next::Failed {
+            restart_at: wait.map(|wait| contract::Timestamp::from_unix_ms(at(wait))),
+            restarts: i64::from(attempts),
+        }
     }
 }
 

@@ -6,6 +6,7 @@ use std::time::Duration;
 use contract::orchestrator::EngineStatus;
 use futures::StreamExt as _;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
 use super::Fleet;
 use super::flight::Ended;
@@ -13,20 +14,23 @@ use crate::backend::Exit;
 use crate::registry::RegistryError;
 
 /// An engine that has ended is `failed` once it has stayed so for this long.
-const STILL_ENDED: Duration = Duration::from_secs(1);
+pub(super) const STILL_ENDED: Duration = Duration::from_secs(1);
 
 impl Fleet {
     /// Takes note of exits until `shutdown`.
     pub(crate) async fn watch_exits(self: Arc<Self>, shutdown: CancellationToken) {
         let mut exits = self.backend.exits();
+        let tasks = TaskTracker::new();
         while let Some(Some(exit)) = shutdown.run_until_cancelled(exits.next()).await {
             tracing::info!(engine.id = %exit.engine_id, how = exit.how, "An engine has ended.");
             // Boots wait for these; without any there is nobody to tell.
             let _ = self.exits.send(exit.clone());
             let fleet = Arc::clone(&self);
             let shutdown = shutdown.clone();
-            tokio::spawn(async move { shutdown.run_until_cancelled(fleet.after_exit(exit)).await });
+            tasks.spawn(async move { shutdown.run_until_cancelled(fleet.after_exit(exit)).await });
         }
+        tasks.close();
+        tasks.wait().await;
     }
 
     async fn after_exit(self: Arc<Self>, exit: Exit) {

@@ -9,7 +9,7 @@ use contract::{Timestamp, UserId};
 use serde_json::{Value, json};
 
 use super::calls::seat;
-use super::supervision::Moment;
+use super::supervision::{Moment, Restart};
 use super::{Fleet, FleetError};
 use crate::registry::{EngineRow, Product};
 
@@ -55,11 +55,14 @@ impl Fleet {
 
     fn next_action(&self, row: &EngineRow) -> NextAction {
         let idle_at = self.supervision.idleness(row.engine_id).and_then(|(_, idle_at)| idle_at);
-        match (row.status, idle_at, row.restart_at) {
+        match (row.status, idle_at, self.supervision.restart(row.engine_id)) {
             (EngineStatus::Running, Some(at), _) => {
                 NextAction { action: Action::Sleep, at: Some(self.on_the_wall(at)) }
             }
-            (EngineStatus::Failed, _, Some(at)) => NextAction { action: Action::Restart, at: Some(at) },
+            (EngineStatus::Failed, _, Some(restart)) => {
+                let at = if let Restart::Due(at) = restart { at } else { self.moment() };
+                NextAction { action: Action::Restart, at: Some(self.on_the_wall(at)) }
+            }
             _ => NextAction { action: Action::None, at: None },
         }
     }

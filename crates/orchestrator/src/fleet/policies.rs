@@ -16,15 +16,15 @@ pub(super) struct Policies {
 }
 
 impl Policies {
-    /// Takes note of a product's policy. Returns whether it is the latest view.
-    fn put(&self, product_id: ProductId, audit_seq: i64, policy: &Policy) -> bool {
+    /// Takes note of a product's policy, and lets `follow` do what follows from it, unless a later one is known.
+    fn put(&self, product_id: ProductId, audit_seq: i64, policy: &Policy, follow: impl FnOnce()) {
         let mut by_product = self.by_product.write().unwrap_or_else(PoisonError::into_inner);
         let known = by_product.get(&product_id);
-        let later = known.is_none_or(|(seen, _)| *seen < audit_seq);
-        if later {
+        if known.is_none_or(|(seen, _)| *seen < audit_seq) {
             by_product.insert(product_id, (audit_seq, Arc::new(policy.clone())));
+            // Under the lock: of two policies at once the later one is followed last.
+            follow();
         }
-        later
     }
 
     /// A product's policy. One that is not known sets no limits.
@@ -52,9 +52,9 @@ impl Fleet {
 
     /// Lets a product's engines be judged by this policy from now on, unless a later one is known.
     pub(super) fn follow_policy(&self, product_id: ProductId, audit_seq: i64, policy: &Policy) {
-        if self.policies.put(product_id, audit_seq, policy) {
+        self.policies.put(product_id, audit_seq, policy, || {
             let threshold = policy.idle_sleep_threshold_s.as_ref().map(Seconds::duration);
             self.supervision.set_threshold(product_id, threshold);
-        }
+        });
     }
 }

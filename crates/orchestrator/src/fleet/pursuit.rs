@@ -9,7 +9,7 @@ use futures::future::{Either, select};
 
 use super::flight::{Ended, Flight, Outcome, Settled};
 use super::lifecycle::{Change, Decision, Trigger, View, decide, shares};
-use super::supervision::moment;
+use super::supervision::{Restart, moment};
 use super::{Fleet, FleetError};
 use crate::registry::{EngineRow, Seat};
 
@@ -24,12 +24,14 @@ pub(super) struct Job {
     pub(super) version: Option<EngineImage>,
     /// Why, as the ledger has it.
     pub(super) reason: &'static str,
+    /// The only change of the row after which this is to be done, for a restart.
+    pub(super) generation: Option<i64>,
 }
 
 impl Job {
     /// A job that provisions nothing.
     pub(super) const fn new(seat: Seat, trigger: Trigger, reason: &'static str) -> Self {
-        Self { seat, trigger, max_engines: None, version: None, reason }
+        Self { seat, trigger, max_engines: None, version: None, reason, generation: None }
     }
 }
 
@@ -66,6 +68,8 @@ impl Fleet {
             if let Round::Over(settled) = self.round(job, row, until).await? {
                 return Ok(settled);
             }
+            // However often it looks again, others get on, and patience ends.
+            tokio::task::yield_now().await;
             row = self.registry.engine(&job.seat).await?;
         }
     }
@@ -83,13 +87,14 @@ impl Fleet {
     /// Whether a restart of a failed engine is due before a caller has to give up.
     fn restarts_soon(&self, row: &EngineRow) -> bool {
         let Some(at) = row.restart_at else { return false };
-        let due_in = match self.supervision.restart_at(row.engine_id) {
-            Some(at) => at.saturating_sub(self.moment()),
+        let due_in = match self.supervision.restart(row.engine_id) {
+            Some(Restart::Due(at)) => at.saturating_sub(self.moment()),
+            // As soon as it is its turn.
+            Some(Restart::Taken) => return true,
             // The supervisor is just about to hear of it.
             None => at.unix_ms().saturating_sub(self.now().unix_ms()),
         };
-        // One that is being attempted has no time.
-        due_in <= moment(self.settings.boot_timeout) || self.flights.at(&row.seat).is_some()
+        due_in <= moment(self.settings.boot_timeout)
     }
 
     /// Notes an admit of a running engine, or a call passed on to it. False if the engine is just being put to
@@ -128,6 +133,13 @@ impl Fleet {
             // A restart is made for nobody, and counts as no use: who waits for one uses it from now on.
             self.supervision.admitted(row.engine_id, self.moment(), self.now());
         }
+        // The restart that is due is that of the engine as the supervisor saw it fail; any change since has set
+        // another, or none.
+        if let (Trigger::Restart, Some(row)) = (job.trigger, &row)
+            && (row.restart_at.is_none() || job.generation.is_some_and(|seen| seen != row.generation))
+        {
+            return Err(FleetError::EngineNotRunning);
+        }
         match (decision, row) {
             (Decision::Pass, Some(row)) if self.passes(job.trigger, row.engine_id, &job.seat) => {
                 Ok(Round::Over(Settled::Found(Box::new(row))))
@@ -164,21 +176,22 @@ impl Fleet {
 
     /// Waits until the restart of a failed engine has begun or something else has come of it, at most `until`.
     async fn await_restart(&self, row: &EngineRow, until: Duration) -> Result<Round, FleetError> {
-        let mut restarts = self.supervision.restarts();
-        self.supervision.hurry(row.engine_id);
+        let Some(news) = self.supervision.hurry(row.engine_id) else { return Ok(Round::Again) };
+        let changed = news.notified();
+        tokio::pin!(changed);
+        changed.as_mut().enable();
         if let Some(flight) = self.flights.at(&row.seat) {
             self.until_shown(&row.seat, &flight).await?;
             return Ok(Round::Again);
         }
-        // What happened before the subscription shows in the row.
+        // What happened before this was enabled shows in the row.
         let seen = self.registry.engine(&row.seat).await?;
         if seen.is_none_or(|seen| seen.generation != row.generation) {
             return Ok(Round::Again);
         }
         let left = until.saturating_sub(self.clock.monotonic());
         tokio::select! {
-            // The sender lives as long as the fleet.
-            _ = restarts.changed() => Ok(Round::Again),
+            () = changed => Ok(Round::Again),
             () = self.clock.sleep(left) => Ok(Round::Over(Settled::Denied(DenialReason::EngineUnhealthy))),
         }
     }

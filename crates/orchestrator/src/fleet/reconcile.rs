@@ -12,12 +12,12 @@ use contract::orchestrator::EngineStatus;
 use futures::StreamExt as _;
 use tokio_util::sync::CancellationToken;
 
-use super::exits::ended_by_itself;
+use super::exits::{STILL_ENDED, ended_by_itself};
 use super::flight::Ended;
 use super::telemetry::Repair;
 use super::{Fleet, FleetError};
 use crate::backend::Listed;
-use crate::registry::{EngineRow, Move};
+use crate::registry::{EngineRow, Move, RegistryError};
 
 /// How often the comparison is made.
 const PERIOD: Duration = Duration::from_secs(30);
@@ -34,12 +34,25 @@ struct Findings {
     orphans: Vec<Listed>,
 }
 
+/// How long after a failed reading of the registry it is tried again.
+const RECALL_PAUSE: Duration = Duration::from_secs(1);
+
+/// Those of `rows` whose instance is not listed.
+fn without_process(rows: Vec<EngineRow>, listed: &[Listed]) -> Vec<EngineRow> {
+    let listed: HashSet<_> = listed.iter().map(|listed| (listed.engine_id, &listed.instance)).collect();
+    let runs = |row: &EngineRow| {
+        row.instance.as_ref().is_some_and(|instance| listed.contains(&(row.engine_id, instance)))
+    };
+    rows.into_iter().filter(|row| !runs(row)).collect()
+}
+
 impl Fleet {
     /// Compares for the first time, and is ready then. Repairs follow, and the comparison is made again every
     /// [`PERIOD`] until `shutdown`.
     pub(crate) async fn keep_in_order(self: Arc<Self>, shutdown: CancellationToken) {
         let keep = async {
-            let mut findings = self.begin().await;
+            self.recall().await;
+            let mut findings = self.compare(Duration::ZERO).await;
             self.ready.send_replace(true);
             loop {
                 match findings {
@@ -50,53 +63,48 @@ impl Fleet {
                     }
                 }
                 self.clock.sleep(PERIOD).await;
-                findings = self.compare().await;
+                findings = self.compare(STILL_ENDED).await;
             }
         };
         shutdown.run_until_cancelled(keep).await;
     }
 
-    async fn begin(&self) -> Result<Findings, FleetError> {
-        for (product_id, audit_seq, policy) in self.registry.policies().await? {
-            self.follow_policy(product_id, audit_seq, &policy);
+    /// Reads what an earlier orchestrator knew of policies and engines. Without it nothing can be supervised, so it
+    /// is tried until it succeeds.
+    async fn recall(&self) {
+        loop {
+            let recalled = async {
+                for (product_id, audit_seq, policy) in self.registry.policies().await? {
+                    self.follow_policy(product_id, audit_seq, &policy);
+                }
+                self.supervision.adopt(&self.registry.supervised().await?, self.moment(), self.now());
+                Ok::<_, RegistryError>(())
+            };
+            let Err(error) = recalled.await else { return };
+            {
+                let error: &dyn std::error::Error = &error;
+                tracing::error!(error, "The registry could not be read; it is tried again.");
+            }
+            self.clock.sleep(RECALL_PAUSE).await;
         }
-        self.supervision.adopt(&self.registry.supervised().await?, self.moment(), self.now());
-        self.compare().await
     }
 
-    /// Moves dead engines to `failed`, and says what else is to be done.
-    async fn compare(&self) -> Result<Findings, FleetError> {
+    /// Moves engines to `failed` that are dead and still so after `grace`, and says what else is to be done.
+    async fn compare(&self, grace: Duration) -> Result<Findings, FleetError> {
         // Rows before listing: an engine launched in between is listed, or its row has changed since.
         let rows = self.registry.running_engines().await?;
         let listed = self.backend.list().await?;
-        let instances: HashSet<_> = listed.iter().cloned().collect();
         let known: HashSet<_> = rows.iter().map(|row| row.engine_id).collect();
-        let mut dead: HashMap<ProductId, Vec<Move>> = HashMap::new();
         let mut findings = Findings::default();
-        for row in rows {
-            if row.claim.is_some() {
-                if self.flights.at(&row.seat).is_none() {
-                    findings.disordered.push(row);
-                }
-                continue;
-            }
-            let instance = row.instance.clone();
-            let runs = instance
-                .is_some_and(|instance| instances.contains(&Listed { engine_id: row.engine_id, instance }));
-            if !runs {
-                let entry = self.crash(&row, &ended_by_itself(None), "exit");
-                let next = self.failed(row.restarts);
-                dead.entry(row.seat.product_id).or_default().push(Move { row, next, entry });
-            }
+        let (claimed, settled): (Vec<_>, Vec<_>) = rows.into_iter().partition(|row| row.claim.is_some());
+        findings.disordered.extend(claimed.into_iter().filter(|row| self.flights.at(&row.seat).is_none()));
+        let mut missing = without_process(settled, &listed);
+        if !missing.is_empty() {
+            // Whoever is told of an exit records it in this time, and knows more of it.
+            self.clock.sleep(grace).await;
+            missing = without_process(missing, &self.backend.list().await?);
         }
-        for (product_id, moves) in dead {
-            tracing::warn!(product.id = %product_id, engines = moves.len(), "Running engines were found dead.");
-            let (now, wall) = (self.moment(), self.now());
-            for row in self.registry.settle_all(product_id, &moves).await? {
-                self.telemetry.repaired(Repair::Dead);
-                self.supervision.follow(&row, false, now, wall);
-            }
-        }
+        self.bury(missing).await?;
         for process in listed.into_iter().filter(|process| !known.contains(&process.engine_id)) {
             // Read after the listing: an engine has its row before it has a process.
             match self.registry.engine_by_id(process.engine_id).await? {
@@ -108,6 +116,25 @@ impl Fleet {
             }
         }
         Ok(findings)
+    }
+
+    /// Moves engines that were found dead to `failed`.
+    async fn bury(&self, dead: Vec<EngineRow>) -> Result<(), FleetError> {
+        let mut moves: HashMap<ProductId, Vec<Move>> = HashMap::new();
+        for row in dead {
+            let entry = self.crash(&row, &ended_by_itself(None), "exit");
+            let next = self.failed_after_running(&row);
+            moves.entry(row.seat.product_id).or_default().push(Move { row, next, entry });
+        }
+        for (product_id, moves) in moves {
+            tracing::warn!(product.id = %product_id, engines = moves.len(), "Running engines were found dead.");
+            let (now, wall) = (self.moment(), self.now());
+            for row in self.registry.settle_all(product_id, &moves).await? {
+                self.telemetry.repaired(Repair::Dead);
+                self.supervision.follow(&row, false, now, wall);
+            }
+        }
+        Ok(())
     }
 
     async fn repair_all(self: &Arc<Self>, findings: Findings) {

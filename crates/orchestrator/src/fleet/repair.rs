@@ -8,7 +8,7 @@ use serde_json::json;
 use super::Fleet;
 use super::flight::{Ended, Outcome};
 use super::lifecycle::Change;
-use super::resting::resting_as;
+use super::resting::{GRACE, resting_as};
 use crate::registry::{EngineRow, Event, Next};
 use crate::sabotage::{self, Saboteur};
 
@@ -72,17 +72,21 @@ impl Fleet {
         Err(Ended::Stale)
     }
 
-    /// A stop or sleep that was cut off is finished if the engine has ended; if it runs, nothing has happened.
+    /// A stop or sleep that was cut off is finished: the engine may have been told to end already, and what ends
+    /// because it was told to has not failed. One that runs and was only about to be put to sleep may stay.
     async fn finish_rest(&self, row: &EngineRow, change: Change) -> Result<(), Ended> {
         let runs = self.backend.list().await?.iter().any(|listed| listed.engine_id == row.engine_id);
+        if runs && change == Change::Sleep && !self.goes_to_sleep(row).await {
+            self.settle(row, Next::Unchanged, None).await.map_err(Ended::unsettled)?;
+            return Ok(());
+        }
+        if runs {
+            self.backend.stop(row.engine_id, GRACE).await?;
+        }
         let (event, to) = resting_as(change);
         let detail = json!({"from": row.status, "to": to, "reason": "interrupted"});
-        let (next, entry) = if runs {
-            (Next::Unchanged, None)
-        } else {
-            (Next::AtRest(to), Some(self.entry(row, event, detail)))
-        };
-        self.settle(row, next, entry.as_ref()).await.map_err(Ended::unsettled)?;
+        let entry = self.entry(row, event, detail);
+        self.settle(row, Next::AtRest(to), Some(&entry)).await.map_err(Ended::unsettled)?;
         Ok(())
     }
 }

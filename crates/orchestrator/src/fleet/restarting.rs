@@ -30,10 +30,10 @@ impl Fleet {
         };
         flight.claimed(row.generation);
         // Those who wait for it share it from here on.
-        self.supervision.tell();
+        self.supervision.tell(row.engine_id);
         if let Some(error) = permanent {
             let entry = self.attempt(&row, EngineStatus::Failed, &error.to_string(), None);
-            self.settle(&row, Next::Failed { restart_at: None }, Some(&entry))
+            self.settle(&row, Next::Failed { restart_at: None, restarts: row.restarts }, Some(&entry))
                 .await
                 .map_err(Ended::unsettled)?;
             return Err(error.into());

@@ -10,10 +10,11 @@ use super::flight::{Ended, Flight, Outcome, Settled};
 use super::lifecycle::{Change, Trigger};
 use super::pursuit::Job;
 use super::{Fleet, FleetError};
+use crate::backend::Unwell;
 use crate::registry::{EngineRow, Event, Next};
 
 /// How long an engine may take to end by itself.
-const GRACE: Duration = Duration::from_secs(30);
+pub(super) const GRACE: Duration = Duration::from_secs(30);
 
 /// How long changes under way are waited for before all engines are put to sleep.
 const LANDING: Duration = Duration::from_secs(10);
@@ -77,8 +78,20 @@ impl Fleet {
             Ok(result) => result.get("quiesced") == Some(&true.into()),
             Err(unwell) => {
                 tracing::info!(engine.id = %row.engine_id, %unwell, "An idle engine did not say whether it may sleep.");
+                // It may yet hear that it was to rest, and would then refuse its user for a minute.
+                self.lift_quiesce(row).await;
                 false
             }
+        }
+    }
+
+    /// Whether an engine whose sleep was cut off goes on with it: it agrees to rest, or does not listen any more
+    /// because it is ending.
+    pub(super) async fn goes_to_sleep(&self, row: &EngineRow) -> bool {
+        let Ok(key) = self.engine_key(row) else { return false };
+        match self.tell_engine(row, &key, &json!({"subsystem": "control", "op": "quiesce"})).await {
+            Ok(result) => result.get("quiesced") == Some(&true.into()),
+            Err(unwell) => matches!(unwell, Unwell::Silent { .. }),
         }
     }
 

@@ -7,17 +7,17 @@
 mod gate;
 mod ward;
 
-use std::collections::{BTreeSet, HashMap};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use contract::orchestrator::EngineStatus;
 use contract::{EngineId, ProductId, Timestamp};
-use tokio::sync::{Notify, watch};
+use tokio::sync::Notify;
 
 use self::gate::Gate;
 pub(super) use self::gate::Permit;
-pub(super) use self::ward::{Duty, Moment, moment};
+pub(super) use self::ward::{Duty, Moment, Restart, moment};
 use self::ward::{Running, Ward};
 use crate::backend::Instance;
 use crate::registry::{EngineRow, Seat, Stamp, Supervised};
@@ -68,6 +68,8 @@ pub(super) struct Due {
     pub(super) engine_id: EngineId,
     pub(super) seat: Seat,
     pub(super) duty: Duty,
+    /// The change of its row after which it was due.
+    pub(super) generation: i64,
     /// How long ago that was.
     pub(super) lag: Duration,
 }
@@ -85,8 +87,6 @@ pub(super) struct Supervision {
     state: Mutex<State>,
     /// Something may be due earlier than it was.
     changed: Notify,
-    /// Counts whenever a restart has begun or ended, for those who wait for one.
-    restarts: watch::Sender<u64>,
     gate: Gate,
 }
 
@@ -94,6 +94,8 @@ pub(super) struct Supervision {
 struct State {
     wards: HashMap<EngineId, Ward>,
     due: BTreeSet<(Moment, EngineId)>,
+    /// Those of which something was learnt that the registry does not have yet.
+    unsaved: HashSet<EngineId>,
     /// Products whose policy sets a threshold of its own.
     thresholds: HashMap<ProductId, Duration>,
 }
@@ -115,11 +117,13 @@ impl State {
     fn remove(&mut self, engine_id: EngineId) {
         if let Some(ward) = self.wards.remove(&engine_id) {
             self.due.remove(&(ward.next(), engine_id));
+            ward.news.notify_waiters();
         }
     }
 
     fn put(&mut self, engine_id: EngineId, ward: Ward) {
         self.remove(engine_id);
+        self.unsaved.remove(&engine_id);
         self.due.insert((ward.next(), engine_id));
         self.wards.insert(engine_id, ward);
     }
@@ -127,13 +131,7 @@ impl State {
 
 impl Supervision {
     pub(super) fn new(rules: Rules) -> Self {
-        Self {
-            rules,
-            state: Mutex::default(),
-            changed: Notify::new(),
-            restarts: watch::Sender::new(0),
-            gate: Gate::new(RESTARTS_AT_ONCE),
-        }
+        Self { rules, state: Mutex::default(), changed: Notify::new(), gate: Gate::new(RESTARTS_AT_ONCE) }
     }
 
     pub(super) const fn rules(&self) -> &Rules {
@@ -161,17 +159,19 @@ impl Supervision {
         };
         self.place(row, stamp, (now, wall));
         self.changed.notify_one();
-        self.tell();
     }
 
     /// Forgets an engine that is no more.
     pub(super) fn forget(&self, engine_id: EngineId) {
         self.state().remove(engine_id);
-        self.tell();
     }
 
     fn place(&self, row: &EngineRow, stamp: Stamp, now: (Moment, Timestamp)) {
         let mut state = self.state();
+        // Whoever settled it later may have been faster to tell.
+        if state.wards.get(&row.engine_id).is_some_and(|ward| ward.generation > row.generation) {
+            return;
+        }
         let threshold = state.thresholds.get(&row.seat.product_id).copied();
         let threshold = threshold.unwrap_or(self.rules.idle_threshold);
         let ward = match (row.status, row.port, &row.instance) {
@@ -212,8 +212,10 @@ impl Supervision {
     /// Notes that the user of a running engine was admitted.
     pub(super) fn admitted(&self, engine_id: EngineId, now: Moment, wall: Timestamp) {
         // When it may sleep is looked at when that was due: nothing is reckoned on an admit.
-        if let Some(ward) = self.state().wards.get_mut(&engine_id) {
+        let mut state = self.state();
+        if let Some(ward) = state.wards.get_mut(&engine_id) {
             ward.admitted(now, wall);
+            state.unsaved.insert(engine_id);
         }
     }
 
@@ -231,7 +233,7 @@ impl Supervision {
             let rules = self.rules;
             let duty = state.with(engine_id, |ward| {
                 let duty = ward.take(now, &rules)?;
-                Some(Due { engine_id, seat: ward.seat.clone(), duty, lag })
+                Some(Due { engine_id, seat: ward.seat.clone(), duty, generation: ward.generation, lag })
             });
             taken.extend(duty.flatten());
         }
@@ -271,8 +273,10 @@ impl Supervision {
     ) -> u32 {
         let mut state = self.state();
         let running = state.wards.get_mut(&engine_id).and_then(Ward::as_running_mut);
-        let running = running.filter(|running| running.instance == *instance);
-        running.map_or(0, |running| running.checked(passed, &self.rules, now))
+        let Some(running) = running.filter(|running| running.instance == *instance) else { return 0 };
+        let failed = running.checked(passed, &self.rules, now);
+        state.unsaved.insert(engine_id);
+        failed
     }
 
     /// An engine was asked to sleep, and that is over. If it runs on, it is asked again as long after as it is
@@ -290,12 +294,14 @@ impl Supervision {
         self.changed.notify_one();
     }
 
-    /// When an engine's restart is due; none if none is known of.
-    pub(super) fn restart_at(&self, engine_id: EngineId) -> Option<Moment> {
-        match self.state().wards.get(&engine_id)?.state {
-            ward::State::Failed { restart_at } => Some(restart_at),
-            ward::State::Running(_) => None,
-        }
+    /// The restart of a failed engine; none if none is known of.
+    pub(super) fn restart(&self, engine_id: EngineId) -> Option<Restart> {
+        self.state().wards.get(&engine_id)?.restart()
+    }
+
+    /// Restarts of a running engine that still count.
+    pub(super) fn restarts(&self, engine_id: EngineId, now: Moment) -> Option<i64> {
+        Some(self.state().wards.get(&engine_id)?.as_running()?.restarts(now, &self.rules))
     }
 
     /// When a running engine's user was last admitted, and when it is idle; none if it never is.
@@ -306,45 +312,41 @@ impl Supervision {
     }
 
     /// A permit to restart an engine. Those somebody waits for come first.
-    pub(super) async fn permit(&self, engine_id: EngineId) -> Permit {
-        self.gate.permit(engine_id).await
+    pub(super) async fn permit(&self, engine_id: EngineId, urgent: bool) -> Permit {
+        self.gate.permit(engine_id, urgent).await
     }
 
-    /// Somebody waits for the restart of an engine.
-    pub(super) fn hurry(&self, engine_id: EngineId) {
+    /// Somebody waits for the restart of an engine; what they get is told when it has begun or come to something
+    /// else. None if the engine is not known here.
+    pub(super) fn hurry(&self, engine_id: EngineId) -> Option<Arc<Notify>> {
+        let news = {
+            let mut state = self.state();
+            let ward = state.wards.get_mut(&engine_id)?;
+            ward.hurry();
+            Arc::clone(&ward.news)
+        };
         self.gate.hurry(engine_id);
+        Some(news)
     }
 
-    /// Changes whenever a restart has begun or ended.
-    pub(super) fn restarts(&self) -> watch::Receiver<u64> {
-        self.restarts.subscribe()
-    }
-
-    /// Tells those who wait for a restart to look again.
-    pub(super) fn tell(&self) {
-        self.restarts.send_modify(|count| *count = count.wrapping_add(1));
+    /// Tells those who wait for the restart of an engine to look again.
+    pub(super) fn tell(&self, engine_id: EngineId) {
+        if let Some(ward) = self.state().wards.get(&engine_id) {
+            ward.news.notify_waiters();
+        }
     }
 
     /// What was learnt since this was last asked.
     pub(super) fn take_stamps(&self) -> Vec<(EngineId, Stamp)> {
         let mut state = self.state();
-        let mut stamps = Vec::new();
-        for (engine_id, ward) in &mut state.wards {
-            if ward.as_running_mut().is_some_and(Running::take_unsaved) {
-                stamps.push((*engine_id, ward.stamp()));
-            }
-        }
-        stamps
+        let unsaved = std::mem::take(&mut state.unsaved);
+        let stamp = |engine_id| Some((engine_id, state.wards.get(&engine_id)?.stamp()));
+        unsaved.into_iter().filter_map(stamp).collect()
     }
 
     /// What was taken could not be kept: it is to be taken again.
     pub(super) fn give_back(&self, stamps: &[(EngineId, Stamp)]) {
-        let mut state = self.state();
-        for (engine_id, _) in stamps {
-            if let Some(running) = state.wards.get_mut(engine_id).and_then(Ward::as_running_mut) {
-                running.give_back();
-            }
-        }
+        self.state().unsaved.extend(stamps.iter().map(|(engine_id, _)| *engine_id));
     }
 
     fn state(&self) -> MutexGuard<'_, State> {

@@ -1,11 +1,11 @@
 //! The routes, each with its description: one cannot be without the other.
 
 use axum::Json;
-use axum::routing::{MethodRouter, get};
+use axum::routing::{MethodRouter, any, get};
 use utoipa::openapi::OpenApi as Document;
 use utoipa::openapi::security::{ApiKey, ApiKeyValue, SecurityScheme};
 use utoipa::{Modify, OpenApi};
-use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::router::{OpenApiRouter, UtoipaMethodRouter};
 use utoipa_axum::routes;
 
 use super::{App, audit, engines, figures, health, logs, products, proxy};
@@ -63,7 +63,7 @@ pub(super) fn when_ready() -> OpenApiRouter<App> {
         .routes(routes!(engines::stop))
         .routes(routes!(engines::rotate_key))
         .routes(routes!(engines::explain))
-        .routes(routes!(proxy::proxy))
+        .routes(every_method(routes!(proxy::proxy)))
         .routes(routes!(engines::get, engines::destroy))
         .routes(routes!(engines::list))
         .routes(routes!(logs::tail))
@@ -72,6 +72,12 @@ pub(super) fn when_ready() -> OpenApiRouter<App> {
         .routes(routes!(figures::status))
         .routes(routes!(figures::metrics))
         .routes(routes!(figures::prometheus))
+}
+
+/// A route under every method there is. The document has those that people use.
+fn every_method(route: UtoipaMethodRouter<App>) -> UtoipaMethodRouter<App> {
+    let (schemas, paths, _) = route;
+    (schemas, paths, any(proxy::proxy))
 }
 
 /// The document of all routes.

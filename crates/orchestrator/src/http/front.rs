@@ -6,11 +6,11 @@ use std::task::{Context, Poll};
 
 use axum::Router;
 use axum::extract::Request;
-use axum::response::{IntoResponse as _, Response};
-use axum::routing::get;
+use axum::response::Response;
+use axum::routing::{any, get};
 use futures::future::Either;
 use service::http::finish;
-use tower::{Service, ServiceExt as _, service_fn};
+use tower::{Service, ServiceExt as _};
 
 use super::{MAX_BODY_BYTES, Routes, health, starting_up};
 
@@ -24,9 +24,11 @@ pub(crate) struct Front {
 impl Front {
     /// Nothing is there yet.
     pub(crate) fn new() -> Self {
-        let refuse = service_fn(async |_: Request| Ok(starting_up().into_response()));
+        let refuse = any(async || starting_up());
         let starting = Router::new().route("/health", get(async || health::starting()));
-        let starting = finish(starting.fallback_service(refuse), MAX_BODY_BYTES);
+        // As routes: what has none would be answered that it is not there, which may not be so.
+        let starting = starting.route("/", refuse.clone()).route("/{*path}", refuse);
+        let starting = finish(starting, MAX_BODY_BYTES);
         Self { opened: Arc::default(), starting }
     }
 

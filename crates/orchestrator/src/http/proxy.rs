@@ -1,9 +1,9 @@
 //! Calls passed on to an engine: the product's backend needs neither the engine's address nor its key.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::Duration;
 
-use axum::body::Body;
+use axum::body::{Body, Bytes};
 use axum::extract::{Request, State};
 use axum::http::uri::Uri;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, header};
@@ -11,7 +11,12 @@ use axum::response::Response;
 use contract::engine::ENGINE_KEY_HEADER;
 use contract::orchestrator::{ADMIN_KEY_HEADER, PLATFORM_KEY_HEADER};
 use contract::{EngineKey, ErrorBody, ErrorCode, UserId};
+use futures::StreamExt as _;
+use hyper_util::client::legacy::Client;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::TokioExecutor;
 use service::http::{ApiError, Path};
+use tokio::sync::Notify;
 
 use super::auth::Caller;
 use super::error::answer;
@@ -19,7 +24,8 @@ use crate::fleet::Fleet;
 
 /// How long an engine may take to accept a connection.
 const CONNECT: Duration = Duration::from_secs(5);
-/// How long it may take to begin its answer. How long the answer takes is the caller's affair.
+/// How long it may take to begin its answer once it has all of the request. How long either takes to come is the
+/// caller's affair.
 const ANSWER: Duration = Duration::from_secs(100);
 
 /// What concerns one connection only (RFC 9110, 7.6.1), and so is not passed on.
@@ -34,23 +40,17 @@ const OF_THE_CONNECTION: [HeaderName; 8] = [
     header::UPGRADE,
 ];
 
-/// What carries calls to engines; made when the first one comes.
-#[derive(Clone, Default)]
-pub(super) struct Carrier(Arc<OnceLock<reqwest::Client>>);
+/// What carries calls to engines. It keeps no connection: an engine may be gone at the next call. And it leaves
+/// addresses as they are, where others would resolve a user's `%2E%2E`.
+#[derive(Clone)]
+pub(super) struct Carrier(Client<HttpConnector, Body>);
 
 impl Carrier {
-    /// A client that keeps no connection: an engine may be gone at the next call.
-    fn client(&self) -> Result<&reqwest::Client, reqwest::Error> {
-        if let Some(client) = self.0.get() {
-            return Ok(client);
-        }
-        let client = reqwest::Client::builder()
-            .no_proxy()
-            .redirect(reqwest::redirect::Policy::none())
-            .pool_max_idle_per_host(0)
-            .connect_timeout(CONNECT)
-            .build()?;
-        Ok(self.0.get_or_init(|| client))
+    pub(super) fn new() -> Self {
+        let mut connector = HttpConnector::new();
+        connector.set_connect_timeout(Some(CONNECT));
+        connector.set_nodelay(true);
+        Self(Client::builder(TokioExecutor::new()).pool_max_idle_per_host(0).build(connector))
     }
 }
 
@@ -85,30 +85,40 @@ pub(super) async fn proxy(
     let target = target(request.uri()).ok_or_else(unreadable_path)?;
     let (port, key) = fleet.reach(&product, user_id).await.map_err(answer)?;
     let (parts, body) = request.into_parts();
-    let client = carrier.client().map_err(|error| {
-        let error: &dyn std::error::Error = &error;
-        tracing::error!(error, "No HTTP client could be made.");
-        ApiError::internal()
-    })?;
-    let outgoing = client
-        .request(parts.method, format!("http://127.0.0.1:{port}{target}"))
-        .headers(passed_on(&parts.headers, &key).ok_or_else(ApiError::internal)?)
-        .body(reqwest::Body::wrap_stream(body.into_data_stream()));
-    let answered = tokio::time::timeout(ANSWER, outgoing.send()).await;
-    let incoming = match answered {
-        Ok(Ok(incoming)) => incoming,
-        Ok(Err(error)) => {
-            let error: &dyn std::error::Error = &error.without_url();
-            tracing::warn!(error, "A call could not be passed on to an engine.");
-            return Err(ApiError::new(ErrorCode::BackendError, "the engine did not answer this call"));
+    let sent = Arc::new(Notify::new());
+    let late = {
+        let sent = Arc::clone(&sent);
+        async move {
+            sent.notified().await;
+            tokio::time::sleep(ANSWER).await;
         }
-        Err(_) => return Err(ApiError::new(ErrorCode::BackendError, "the engine did not answer in time")),
     };
-    let (status, headers) = (incoming.status(), without_connection(incoming.headers()));
-    let mut response = Response::new(Body::from_stream(incoming.bytes_stream()));
-    *response.status_mut() = status;
-    *response.headers_mut() = headers;
-    Ok(response)
+    let end = futures::stream::once(async move {
+        sent.notify_one();
+        Ok(Bytes::new())
+    });
+    let uri = format!("http://127.0.0.1:{port}{target}").parse::<Uri>().map_err(|_| unreadable_path())?;
+    let mut outgoing = Request::new(Body::from_stream(body.into_data_stream().chain(end)));
+    *outgoing.method_mut() = parts.method;
+    *outgoing.uri_mut() = uri;
+    *outgoing.headers_mut() = passed_on(&parts.headers, &key).ok_or_else(ApiError::internal)?;
+    let answered = tokio::select! {
+        answered = carrier.0.request(outgoing) => Some(answered),
+        () = late => None,
+    };
+    match answered {
+        Some(Ok(incoming)) => {
+            let mut response = incoming.map(Body::new);
+            *response.headers_mut() = without_connection(response.headers());
+            Ok(response)
+        }
+        Some(Err(error)) => {
+            let error: &dyn std::error::Error = &error;
+            tracing::warn!(error, "A call could not be passed on to an engine.");
+            Err(ApiError::new(ErrorCode::BackendError, "the engine did not answer this call"))
+        }
+        None => Err(ApiError::new(ErrorCode::BackendError, "the engine did not answer in time")),
+    }
 }
 
 fn unreadable_path() -> ApiError {

@@ -69,8 +69,8 @@ pub(crate) enum Next {
     },
     /// At rest, with no process: `stopped` or `sleeping`.
     AtRest(EngineStatus),
-    /// Failed; the next restart is due then, or never.
-    Failed { restart_at: Option<Timestamp> },
+    /// Failed after so many restarts; the next one is due then, or never.
+    Failed { restart_at: Option<Timestamp>, restarts: i64 },
     /// Running with the key that was pending.
     Rotated(PendingKey),
     /// As before: only the claim ends, and what was pending with it.
@@ -111,7 +111,7 @@ impl Registry {
 
     /// The engines that run or are being changed, of all products.
     pub(crate) async fn running_engines(&self) -> Result<Vec<EngineRow>, RegistryError> {
-        let query = sqlx::query(select_engines!("WHERE status = 'running' OR claim_kind IS NOT NULL"));
+        let query = sqlx::query(RUNNING_OR_CLAIMED);
         query.fetch_all(&self.reads).await?.iter().map(EngineRow::read).collect()
     }
 
@@ -173,19 +173,22 @@ impl Registry {
         ports: &PortRule,
     ) -> Result<Claimed, RegistryError> {
         let mut ledger = self.ledger(engine.seat.product_id, 0).await?;
-        let counts = sqlx::query(
-            "SELECT COUNT(*), COUNT(CASE WHEN user_id = $2 THEN 1 END) FROM engines WHERE product_id = $1",
-        )
-        .bind(engine.seat.product_id.to_string())
-        .bind(engine.seat.user_id.as_str().to_owned())
-        .fetch_one(ledger.connection())
-        .await?;
-        let (engines, at_seat): (i64, i64) = (counts.try_get(0)?, counts.try_get(1)?);
-        if at_seat > 0 {
+        let there = sqlx::query("SELECT 1 FROM engines WHERE product_id = $1 AND user_id = $2")
+            .bind(engine.seat.product_id.to_string())
+            .bind(engine.seat.user_id.as_str().to_owned())
+            .fetch_optional(ledger.connection())
+            .await?;
+        if there.is_some() {
             return Ok(Err(Refused::Stale));
         }
-        if max_engines.is_some_and(|max| engines.unsigned_abs() >= max) {
-            return Ok(Err(Refused::Quota));
+        if let Some(max) = max_engines {
+            let count = sqlx::query("SELECT COUNT(*) FROM engines WHERE product_id = $1")
+                .bind(engine.seat.product_id.to_string())
+                .fetch_one(ledger.connection())
+                .await?;
+            if count.try_get::<i64, _>(0)?.unsigned_abs() >= max {
+                return Ok(Err(Refused::Quota));
+            }
         }
         let Some(port) = ports.lease(ledger.connection(), None).await? else {
             return Ok(Err(Refused::NoPort));
@@ -341,6 +344,12 @@ impl Registry {
     }
 }
 
+/// In two halves, each with an index of its own: of all engines most are at rest.
+pub(super) const RUNNING_OR_CLAIMED: &str = concat!(
+    select_engines!("WHERE status = 'running' UNION ALL "),
+    select_engines!("WHERE claim_kind IS NOT NULL AND status <> 'running'")
+);
+
 /// One engine's move among many.
 pub(crate) struct Move {
     pub(crate) row: EngineRow,
@@ -438,12 +447,15 @@ async fn settle_row(
             ))
             .bind(status.as_str())
         }
-        Next::Failed { restart_at } => {
-            (settled.status, settled.instance, settled.restart_at) = (EngineStatus::Failed, None, restart_at);
+        Next::Failed { restart_at, restarts } => {
+            (settled.status, settled.instance) = (EngineStatus::Failed, None);
+            (settled.restart_at, settled.restarts) = (restart_at, restarts);
             statement(settle!(
-                ", status = 'failed', instance = NULL, failed_checks = 0, well_since = NULL, restart_at = $3"
+                ", status = 'failed', instance = NULL, failed_checks = 0, well_since = NULL, restart_at = $3, \
+                 restarts = $4"
             ))
             .bind(restart_at.map(Timestamp::unix_ms))
+            .bind(restarts)
         }
         Next::Rotated(key) => {
             let statement = statement(settle!(", sealed_key = $3, key_hash = $4"))

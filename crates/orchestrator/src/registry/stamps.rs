@@ -3,6 +3,8 @@
 //! These columns tell nothing about an engine's state: they are written in batches of their own, without the
 //! ledger, and a moment later than they came to be.
 
+use std::collections::HashMap;
+
 use contract::orchestrator::Policy;
 use contract::{EngineId, ProductId, Timestamp};
 use sqlx::Row as _;
@@ -32,34 +34,38 @@ pub(crate) struct Supervised {
     pub(crate) stamp: Stamp,
 }
 
+/// In two halves, each with an index of its own: of all engines most are at rest.
+pub(super) const SUPERVISED: &str = concat!(
+    select_engines!("WHERE status = 'running' UNION ALL "),
+    select_engines!("WHERE restart_at IS NOT NULL AND status <> 'running'")
+);
+
+/// What was stamped of them.
+pub(super) const STAMPS: &str = "SELECT engine_id, admitted_at, well_since, failed_checks FROM engines WHERE status = 'running' \
+     UNION ALL \
+     SELECT engine_id, admitted_at, well_since, failed_checks FROM engines \
+     WHERE restart_at IS NOT NULL AND status <> 'running'";
+
+/// Stamps in one transaction: few enough not to keep other writers waiting.
+const STAMPS_PER_TRANSACTION: usize = 500;
+
 impl Registry {
     /// All engines that run or are to be restarted.
     pub(crate) async fn supervised(&self) -> Result<Vec<Supervised>, RegistryError> {
         // One transaction, so that the two lists are of the same moment.
         let mut transaction = self.reads.begin().await?;
-        let rows = sqlx::query(select_engines!("WHERE status = 'running' OR restart_at IS NOT NULL"))
-            .fetch_all(&mut *transaction)
-            .await?;
-        let stamps = sqlx::query(
-            "SELECT engine_id, admitted_at, well_since, failed_checks FROM engines \
-             WHERE status = 'running' OR restart_at IS NOT NULL",
-        )
-        .fetch_all(&mut *transaction)
-        .await?;
+        let rows = sqlx::query(SUPERVISED).fetch_all(&mut *transaction).await?;
+        let stamps = sqlx::query(STAMPS).fetch_all(&mut *transaction).await?;
         transaction.commit().await?;
-        let mut known = std::collections::HashMap::new();
+        let mut known = HashMap::new();
         for stamp in &stamps {
             let moment =
                 |at: usize| stamp.try_get::<Option<i64>, _>(at).map(|ms| ms.map(Timestamp::from_unix_ms));
-            let engine_id: String = stamp.try_get(0)?;
             let failed: i64 = stamp.try_get(3)?;
-            let stamp = Stamp {
-                admitted_at: moment(1)?,
-                well_since: moment(2)?,
-                failed_checks: u32::try_from(failed).unwrap_or_default(),
-                ..Stamp::default()
-            };
-            known.insert(engine_id, stamp);
+            let failed_checks = u32::try_from(failed).unwrap_or_default();
+            let stamp_read =
+                Stamp { admitted_at: moment(1)?, well_since: moment(2)?, failed_checks, ..Stamp::default() };
+            known.insert(stamp.try_get::<String, _>(0)?, stamp_read);
         }
         let supervised = rows.iter().map(|row| {
             let row = EngineRow::read(row)?;
@@ -72,6 +78,13 @@ impl Registry {
 
     /// Writes what was learnt about running engines.
     pub(crate) async fn stamp(&self, stamps: &[(EngineId, Stamp)]) -> Result<(), RegistryError> {
+        for batch in stamps.chunks(STAMPS_PER_TRANSACTION) {
+            self.stamp_batch(batch).await?;
+        }
+        Ok(())
+    }
+
+    async fn stamp_batch(&self, stamps: &[(EngineId, Stamp)]) -> Result<(), RegistryError> {
         let mut transaction = self.writes.begin().await?;
         for (engine_id, stamp) in stamps {
             sqlx::query(

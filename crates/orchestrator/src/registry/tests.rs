@@ -266,7 +266,7 @@ async fn many_engines_move_in_few_transactions_and_changed_ones_are_left_out() {
     for user in ["ann", "bob", "eve"] {
         let row = fixture.settled(user, EngineStatus::Running).await;
         let entry = entry(row.engine_id, Event::Crash);
-        moves.push(Move { row, next: Next::Failed { restart_at: Some(NOW) }, entry });
+        moves.push(Move { row, next: Next::Failed { restart_at: Some(NOW), restarts: 0 }, entry });
     }
     fixture.registry.claim(&moves[1].row, &claim(Change::Stop), None).await.unwrap().unwrap();
     let settled = fixture.registry.settle_all(fixture.product_id, &moves).await.unwrap();

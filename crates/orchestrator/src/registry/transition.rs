@@ -4,9 +4,13 @@ use contract::Timestamp;
 use contract::orchestrator::{EngineStatus, Transition};
 use serde_json::Value;
 use sqlx::Row as _;
+use sqlx::any::AnyRow;
 
 use super::row::EngineRow;
 use super::{Registry, RegistryError};
+
+/// So many rows are looked through for a move: more than there are attempts to restart in one failure, by far.
+const LOOK_BACK: i64 = 100;
 
 impl Registry {
     /// The last move of the engine of `row`; none before its first.
@@ -15,24 +19,30 @@ impl Registry {
         let found = sqlx::query(
             "SELECT at, event, detail FROM audit_log \
              WHERE product_id = $1 AND user_id = $2 AND engine_id = $3 AND event NOT IN ('rotate_key') \
-             ORDER BY id DESC LIMIT 1",
+             ORDER BY id DESC LIMIT $4",
         )
         .bind(row.seat.product_id.to_string())
         .bind(row.seat.user_id.as_str().to_owned())
         .bind(row.engine_id.to_string())
-        .fetch_optional(&self.reads)
+        .bind(LOOK_BACK)
+        .fetch_all(&self.reads)
         .await?;
-        let Some(found) = found else { return Ok(None) };
-        let detail: String = found.try_get(2)?;
-        let unreadable = |_| RegistryError::Unreadable { column: "detail" };
-        let detail: Value = serde_json::from_str(&detail).map_err(unreadable)?;
-        let text = |name: &str| detail.get(name).and_then(Value::as_str);
-        Ok(Some(Transition {
-            at: Timestamp::from_unix_ms(found.try_get(0)?),
-            event: found.try_get(1)?,
-            from: text("from").and_then(EngineStatus::from_name),
-            to: text("to").and_then(EngineStatus::from_name),
-            reason: text("reason").map(str::to_owned),
-        }))
+        let transitions = found.iter().map(read).collect::<Result<Vec<_>, _>>()?;
+        // An attempt to restart that failed is no move.
+        Ok(transitions.into_iter().find(|transition| transition.from != transition.to))
     }
+}
+
+fn read(row: &AnyRow) -> Result<Transition, RegistryError> {
+    let detail: String = row.try_get(2)?;
+    let unreadable = |_| RegistryError::Unreadable { column: "detail" };
+    let detail: Value = serde_json::from_str(&detail).map_err(unreadable)?;
+    let text = |name: &str| detail.get(name).and_then(Value::as_str);
+    Ok(Transition {
+        at: Timestamp::from_unix_ms(row.try_get(0)?),
+        event: row.try_get(1)?,
+        from: text("from").and_then(EngineStatus::from_name),
+        to: text("to").and_then(EngineStatus::from_name),
+        reason: text("reason").map(str::to_owned),
+    })
 }

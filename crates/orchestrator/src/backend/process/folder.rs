@@ -70,7 +70,10 @@ impl Folder {
 
     /// The log, open for appending.
     pub(super) fn open_log(&self) -> io::Result<File> {
-        OpenOptions::new().append(true).create(true).mode(0o600).open(self.log())
+        let mut options = OpenOptions::new();
+        // A link in its place would let the engine's output into whatever it names.
+        options.append(true).create(true).mode(0o600).custom_flags(OFlags::NOFOLLOW.bits().cast_signed());
+        options.open(self.log())
     }
 
     /// The last lines of the log, at most `lines`; none if there is no log.

@@ -1,5 +1,6 @@
 //! At most so many restarts at once; those that somebody waits for come first.
 
+use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use contract::EngineId;
@@ -12,7 +13,7 @@ pub(super) struct Gate {
 
 struct State {
     free: usize,
-    waiting: Vec<Waiting>,
+    waiting: VecDeque<Waiting>,
 }
 
 struct Waiting {
@@ -23,24 +24,25 @@ struct Waiting {
 
 /// Leave to go through. Given back when it is dropped.
 pub(in crate::fleet) struct Permit {
-    state: Arc<Mutex<State>>,
+    /// None once it is given back.
+    state: Option<Arc<Mutex<State>>>,
 }
 
 impl Gate {
     pub(super) fn new(at_once: usize) -> Self {
-        Self { state: Arc::new(Mutex::new(State { free: at_once, waiting: Vec::new() })) }
+        Self { state: Arc::new(Mutex::new(State { free: at_once, waiting: VecDeque::new() })) }
     }
 
-    /// Waits for a permit to restart `engine_id`.
-    pub(super) async fn permit(&self, engine_id: EngineId) -> Permit {
+    /// Waits for a permit to restart `engine_id`; `urgent`: somebody waits for it.
+    pub(super) async fn permit(&self, engine_id: EngineId, urgent: bool) -> Permit {
         let (open, opened) = oneshot::channel();
         {
             let mut state = lock(&self.state);
             if state.free > 0 {
                 state.free -= 1;
-                return Permit { state: Arc::clone(&self.state) };
+                return Permit::of(&self.state);
             }
-            state.waiting.push(Waiting { engine_id, urgent: false, open });
+            state.waiting.push_back(Waiting { engine_id, urgent, open });
         }
         match opened.await {
             Ok(permit) => permit,
@@ -57,19 +59,31 @@ impl Gate {
     }
 }
 
+impl Permit {
+    fn of(state: &Arc<Mutex<State>>) -> Self {
+        Self { state: Some(Arc::clone(state)) }
+    }
+}
+
 impl Drop for Permit {
     fn drop(&mut self) {
-        let next = {
-            let mut state = lock(&self.state);
-            if state.waiting.is_empty() {
-                state.free += 1;
-                return;
+        let Some(state) = self.state.take() else { return };
+        loop {
+            let next = {
+                let mut state = lock(&state);
+                let first = state.waiting.iter().position(|waiting| waiting.urgent).unwrap_or_default();
+                let Some(next) = state.waiting.remove(first) else {
+                    state.free += 1;
+                    return;
+                };
+                next
+            };
+            // To one that has given up it comes back, and is for the next.
+            match next.open.send(Self::of(&state)) {
+                Ok(()) => return,
+                Err(mut refused) => drop(refused.state.take()),
             }
-            let first = state.waiting.iter().position(|waiting| waiting.urgent).unwrap_or_default();
-            state.waiting.remove(first)
-        };
-        // To one that has given up it comes back, and goes on to the next as it is dropped.
-        drop(next.open.send(Self { state: Arc::clone(&self.state) }));
+        }
     }
 }
 
@@ -87,10 +101,13 @@ mod tests {
     async fn who_is_waited_for_comes_first_and_who_gave_up_not_at_all() {
         let gate = Gate::new(1);
         let (first, second, third) = (EngineId::new(), EngineId::new(), EngineId::new());
-        let held = gate.permit(EngineId::new()).await;
-        let mut gone = Box::pin(gate.permit(EngineId::new()));
-        let (mut one, mut two, mut three) =
-            (Box::pin(gate.permit(first)), Box::pin(gate.permit(second)), Box::pin(gate.permit(third)));
+        let held = gate.permit(EngineId::new(), false).await;
+        let mut gone = Box::pin(gate.permit(EngineId::new(), false));
+        let (mut one, mut two, mut three) = (
+            Box::pin(gate.permit(first, false)),
+            Box::pin(gate.permit(second, false)),
+            Box::pin(gate.permit(third, false)),
+        );
         for waiting in [&mut gone, &mut one, &mut two, &mut three] {
             assert!(waiting.as_mut().now_or_never().is_none());
         }
@@ -104,6 +121,6 @@ mod tests {
         assert!(three.as_mut().now_or_never().is_none());
         drop(held);
         drop(three.await);
-        assert!(gate.permit(first).now_or_never().is_some());
+        assert!(gate.permit(first, false).now_or_never().is_some());
     }
 }

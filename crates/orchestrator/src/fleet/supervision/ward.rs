@@ -3,9 +3,11 @@
 //! Pure: every function is told what time it is.
 
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::sync::Arc;
 use std::time::Duration;
 
 use contract::Timestamp;
+use tokio::sync::Notify;
 
 use super::Rules;
 use crate::backend::Instance;
@@ -16,7 +18,8 @@ pub(in crate::fleet) type Moment = i64;
 
 /// A duration in the same measure.
 pub(in crate::fleet) fn moment(duration: Duration) -> Moment {
-    i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
+    // Rounded up: what lasts at all lasts for some time.
+    i64::try_from(duration.as_micros().div_ceil(1_000)).unwrap_or(i64::MAX)
 }
 
 /// When nothing is to be done: never.
@@ -29,13 +32,17 @@ pub(in crate::fleet) enum Duty {
     Check,
     /// Put it to sleep, if it agrees.
     Sleep,
-    /// Attempt a restart.
-    Restart,
+    /// Attempt a restart; `urgent`: somebody waits for it.
+    Restart { urgent: bool },
 }
 
 /// An engine under supervision.
 pub(super) struct Ward {
     pub(super) seat: Seat,
+    /// The change of its row after which this was known: what is known of an earlier one comes too late.
+    pub(super) generation: i64,
+    /// Told when its state changes, or a restart of it begins.
+    pub(super) news: Arc<Notify>,
     /// Its user was last admitted then, or it was brought up for them.
     admitted: Moment,
     admitted_at: Timestamp,
@@ -45,10 +52,20 @@ pub(super) struct Ward {
 /// Whether it is looked after or brought back.
 pub(super) enum State {
     Running(Running),
-    /// The next restart is due then; [`NEVER`] while one is attempted.
     Failed {
-        restart_at: Moment,
+        restart: Restart,
+        /// Somebody waits for it.
+        urgent: bool,
     },
+}
+
+/// The restart of a failed engine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::fleet) enum Restart {
+    /// It is due then.
+    Due(Moment),
+    /// It is attempted, or waits until it may be.
+    Taken,
 }
 
 /// A running engine.
@@ -67,8 +84,6 @@ pub(super) struct Running {
     /// Since when all checks were good.
     well: Moment,
     well_since: Timestamp,
-    /// Something has been learnt that the registry does not have yet.
-    unsaved: bool,
 }
 
 impl Ward {
@@ -95,11 +110,10 @@ impl Ward {
             last_health_at: stamp.last_health_at,
             well: then(well_since, now, wall),
             well_since,
-            unsaved: false,
         };
         let admitted = then(admitted_at, now, wall);
         running.judge_idleness_from(admitted);
-        Self { seat: row.seat.clone(), admitted, admitted_at, state: State::Running(running) }
+        Self::with(row, admitted, admitted_at, State::Running(running))
     }
 
     /// The ward of a failed engine whose restart is due then.
@@ -110,19 +124,21 @@ impl Ward {
         now: (Moment, Timestamp),
     ) -> Self {
         let admitted_at = stamp.admitted_at.unwrap_or(now.1);
-        Self {
-            seat: row.seat.clone(),
-            admitted: then(admitted_at, now.0, now.1),
-            admitted_at,
-            state: State::Failed { restart_at },
-        }
+        let restart = State::Failed { restart: Restart::Due(restart_at), urgent: false };
+        Self::with(row, then(admitted_at, now.0, now.1), admitted_at, restart)
+    }
+
+    fn with(row: &EngineRow, admitted: Moment, admitted_at: Timestamp, state: State) -> Self {
+        let (seat, generation) = (row.seat.clone(), row.generation);
+        Self { seat, generation, news: Arc::default(), admitted, admitted_at, state }
     }
 
     /// When something is to be done next.
     pub(super) fn next(&self) -> Moment {
         match &self.state {
             State::Running(running) => running.check_at.min(running.judge_at),
-            State::Failed { restart_at } => *restart_at,
+            State::Failed { restart: Restart::Due(at), .. } => *at,
+            State::Failed { restart: Restart::Taken, .. } => NEVER,
         }
     }
 
@@ -149,9 +165,9 @@ impl Ward {
                 let free = !std::mem::replace(&mut running.checking, true);
                 free.then_some(Duty::Check)
             }
-            State::Failed { restart_at } if *restart_at <= now => {
-                *restart_at = NEVER;
-                Some(Duty::Restart)
+            State::Failed { restart, urgent } if restart.is_due(now) => {
+                *restart = Restart::Taken;
+                Some(Duty::Restart { urgent: *urgent })
             }
             State::Running(_) | State::Failed { .. } => None,
         }
@@ -180,9 +196,6 @@ impl Ward {
     /// Its user is admitted. When it may sleep is reckoned when that was due: an admit reckons nothing.
     pub(super) fn admitted(&mut self, now: Moment, wall: Timestamp) {
         (self.admitted, self.admitted_at) = (now, wall);
-        if let State::Running(running) = &mut self.state {
-            running.unsaved = true;
-        }
     }
 
     /// It was to sleep, and does not: it is asked again then.
@@ -195,8 +208,23 @@ impl Ward {
     /// A restart that was taken could not be attempted.
     pub(super) fn postpone(&mut self, until: Moment) {
         // An attempt that was made has set the next one already.
-        if let State::Failed { restart_at: restart_at @ NEVER } = &mut self.state {
-            *restart_at = until;
+        if let State::Failed { restart: restart @ Restart::Taken, .. } = &mut self.state {
+            *restart = Restart::Due(until);
+        }
+    }
+
+    /// Somebody waits for its restart.
+    pub(super) fn hurry(&mut self) {
+        if let State::Failed { urgent, .. } = &mut self.state {
+            *urgent = true;
+        }
+    }
+
+    /// Its restart; none if it has not failed.
+    pub(super) fn restart(&self) -> Option<Restart> {
+        match self.state {
+            State::Failed { restart, .. } => Some(restart),
+            State::Running(_) => None,
         }
     }
 
@@ -230,14 +258,26 @@ impl Ward {
     }
 }
 
+impl Restart {
+    fn is_due(self, now: Moment) -> bool {
+        matches!(self, Self::Due(at) if at <= now)
+    }
+}
+
 impl Running {
+    /// Restarts attempted, unless it has been well for so long that they are forgotten.
+    pub(super) fn restarts(&self, now: Moment, rules: &Rules) -> i64 {
+        let forgotten = now.saturating_sub(self.well) >= moment(rules.backoff_max);
+        if forgotten { 0 } else { self.restarts }
+    }
+
     fn judge_idleness_from(&mut self, admitted: Moment) {
         self.judge_at = if self.threshold > 0 { admitted.saturating_add(self.threshold) } else { NEVER };
     }
 
     /// A check has ended. Returns how many in a row have failed.
     pub(super) fn checked(&mut self, passed: bool, rules: &Rules, (now, wall): (Moment, Timestamp)) -> u32 {
-        (self.checking, self.unsaved) = (false, true);
+        self.checking = false;
         if !passed {
             self.failed_checks = self.failed_checks.saturating_add(1);
             return self.failed_checks;
@@ -247,20 +287,8 @@ impl Running {
         }
         self.failed_checks = 0;
         self.last_health_at = Some(wall);
-        if self.restarts > 0 && now.saturating_sub(self.well) >= moment(rules.backoff_max) {
-            self.restarts = 0;
-        }
+        self.restarts = self.restarts(now, rules);
         self.failed_checks
-    }
-
-    /// Whether something has been learnt since this was last asked.
-    pub(super) fn take_unsaved(&mut self) -> bool {
-        std::mem::take(&mut self.unsaved)
-    }
-
-    /// What was taken could not be kept.
-    pub(super) fn give_back(&mut self) {
-        self.unsaved = true;
     }
 }
 

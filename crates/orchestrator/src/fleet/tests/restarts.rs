@@ -47,7 +47,7 @@ async fn half_done_changes_are_rolled_back_finished_or_void() {
     for (call, expected, ledger) in [
         (Call::Launch, "404 ENGINE_NOT_FOUND", "provision_failed none→none interrupted"),
         (Call::Remove, "404 ENGINE_NOT_FOUND", "destroy running→none interrupted"),
-        (Call::Stop, "200 running", "provision none→running requested"),
+        (Call::Stop, "200 stopped", "stop running→stopped interrupted"),
         (Call::Rpc, "200 running", "provision none→running requested"),
     ] {
         let app = TestApp::new().await;

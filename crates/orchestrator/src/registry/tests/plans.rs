@@ -5,6 +5,8 @@ use sqlx::Row as _;
 
 use super::super::{audit, figures, reseal, verify};
 use super::Fixture;
+use crate::registry::engines::RUNNING_OR_CLAIMED;
+use crate::registry::stamps::{STAMPS, SUPERVISED};
 
 /// How SQLite finds the rows, step by step.
 async fn plan(fixture: &Fixture, query: &str) -> Vec<String> {
@@ -73,5 +75,18 @@ async fn lesson_o12_lists_and_counts_use_an_index() {
     ] {
         let plan = plan(&fixture, query).await;
         assert!(plan.len() == 1 && plan[0].starts_with(expected), "{query}: {plan:?}");
+    }
+}
+
+#[tokio::test]
+async fn lesson_o12_what_is_supervised_is_found_without_a_scan() {
+    let fixture = Fixture::new().await;
+    for query in [RUNNING_OR_CLAIMED, SUPERVISED, STAMPS] {
+        let plan = plan(&fixture, query).await;
+        let indexes = ["engines_running", "engines_claimed", "engines_to_restart"];
+        let halves = plan.iter().filter(|step| indexes.iter().any(|index| step.contains(index)));
+        assert_eq!(halves.count(), 2, "{query}: {plan:?}");
+        let other = plan.iter().filter(|step| step.contains("SCAN engines") && !step.contains("USING"));
+        assert_eq!(other.count(), 0, "{query}: {plan:?}");
     }
 }
