@@ -76,6 +76,9 @@ pub(crate) enum BackendError {
     /// It has no such image.
     #[error("the backend has no image {0}")]
     NoImage(EngineImage),
+    /// The host has no room for another engine.
+    #[error("the host is full: {0}; stop some engines, or give it more room")]
+    Full(String),
     /// It tried and failed.
     #[error("the backend failed: {0}")]
     Failed(String),

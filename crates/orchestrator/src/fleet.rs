@@ -58,6 +58,7 @@ use crate::backend::{Bounded, EngineBackend, Exit, Probe};
 use crate::config::PortRange;
 use crate::keys::Vault;
 use crate::registry::{EngineRow, Entry, Next, PortRule, Registry, RegistryError};
+use crate::sabotage::{self, Saboteur};
 
 /// What a change may take beyond a boot: at least what the backend's calls around it may take together.
 const BEYOND_BOOT: Duration = Duration::from_secs(40);
@@ -168,7 +169,10 @@ impl Fleet {
         let (now, wall) = (self.moment(), self.now());
         let wanted = matches!(next, Next::Running { wanted: true, .. });
         let moves = !matches!(next, Next::Unchanged | Next::Rotated(_));
-        let settled = self.registry.settle(row, next, entry).await?;
+        let settled = match self.registry.settle(row, next, entry).await {
+            Err(RegistryError::Database(_)) if sabotage::by(Saboteur::AckUnwritten) => Some(row.clone()),
+            settled => settled?,
+        };
         match &settled {
             None => self.supervision.forget(row.engine_id),
             Some(settled) if moves => self.supervision.follow(settled, wanted, now, wall),
@@ -206,6 +210,11 @@ impl Fleet {
     #[cfg(test)]
     pub(crate) fn is_quiet(&self) -> bool {
         self.registry.is_quiet()
+    }
+
+    #[cfg(test)]
+    pub(crate) fn registry(&self) -> &Registry {
+        &self.registry
     }
 
     /// Drops every change where it stands, as a kill does.

@@ -28,6 +28,8 @@ use tower::util::MapRequest;
 
 use crate::fleet::Fleet;
 
+#[cfg(test)]
+pub(crate) use self::docs::document;
 pub(crate) use self::front::Front;
 
 /// The largest body taken.
@@ -47,13 +49,17 @@ pub(crate) type Routes = MapRequest<Router, fn(Request) -> Request>;
 /// Makes the routes.
 pub(crate) fn routes(fleet: Arc<Fleet>, admin_key: AdminKey) -> Routes {
     let counting = Arc::clone(&fleet);
-    let app = App { fleet, admin_key, carrier: proxy::Carrier::new() };
+    let router = bare(App { fleet, admin_key, carrier: proxy::Carrier::new() });
+    let router = finish_counting(router, MAX_BODY_BYTES, move |code| counting.telemetry().refused(code));
+    MapRequest::new(router, seats::keep_user_ids_apart)
+}
+
+/// The routes with nothing around them.
+fn bare(app: App) -> Router {
     let when_ready = docs::when_ready()
         .route(docs::PATH, docs::serve())
         .layer(from_extractor_with_state::<Ready, _>(app.clone()));
-    let router = Router::from(docs::always().merge(when_ready)).with_state(app);
-    let router = finish_counting(router, MAX_BODY_BYTES, move |code| counting.telemetry().refused(code));
-    MapRequest::new(router, seats::keep_user_ids_apart)
+    Router::from(docs::always().merge(when_ready)).with_state(app)
 }
 
 /// Until the orchestrator is ready it says so, and nothing else. As an extractor it costs a request less than

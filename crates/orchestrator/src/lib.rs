@@ -9,6 +9,8 @@ pub mod config;
 mod fleet;
 mod http;
 mod keys;
+#[cfg(test)]
+mod lessons;
 mod orchestrator;
 mod registry;
 pub mod rekey;

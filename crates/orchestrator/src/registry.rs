@@ -63,6 +63,9 @@ pub(crate) struct Registry {
     reads: AnyPool,
     point_reads: PointReads,
     news: Arc<News>,
+    /// How often the hot read was made.
+    #[cfg(test)]
+    hot_reads: std::sync::atomic::AtomicUsize,
     /// Held as long as the registry is open.
     _lock: FileLock,
 }
@@ -74,6 +77,46 @@ impl Registry {
         self.point_reads.close();
         self.reads.close().await;
         self.writes.close().await;
+    }
+
+    /// Where the hot read is made.
+    fn hot(&self) -> &PointReads {
+        #[cfg(test)]
+        self.hot_reads.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        &self.point_reads
+    }
+
+    /// How often the hot read was made.
+    #[cfg(test)]
+    pub(crate) fn hot_reads(&self) -> usize {
+        self.hot_reads.load(std::sync::atomic::Ordering::Relaxed)
+    }
+
+    /// Lets nothing be asked any more but the hot read.
+    #[cfg(test)]
+    pub(crate) async fn close_all_but_hot_reads(&self) {
+        self.reads.close().await;
+        self.writes.close().await;
+    }
+
+    /// The database has no room for another page from now on, or has again.
+    #[cfg(test)]
+    pub(crate) async fn fill_disk(&self, full: bool) {
+        // Less than it has already counts as what it has.
+        self.pragma(if full { "PRAGMA max_page_count = 1" } else { "PRAGMA max_page_count = 1073741823" })
+            .await;
+    }
+
+    /// The database cannot be written to from now on, or can again.
+    #[cfg(test)]
+    pub(crate) async fn lock_disk(&self, locked: bool) {
+        self.pragma(if locked { "PRAGMA query_only = ON" } else { "PRAGMA query_only = OFF" }).await;
+    }
+
+    /// Sets something on the one connection that writes.
+    #[cfg(test)]
+    async fn pragma(&self, pragma: &'static str) {
+        sqlx::raw_sql(pragma).execute(&self.writes).await.unwrap();
     }
 
     /// Whether no connection is in use.

@@ -1,7 +1,8 @@
 //! Saboteurs: each breaks one guarantee on purpose, to show that whoever checks that guarantee sees it.
 //!
 //! They exist only in a build with the feature `sabotage`, which no release has, and act only where
-//! `ROUNDHOUSE_SABOTEUR` names one. The kill harness (`crates/chaos`) must catch each of them.
+//! `ROUNDHOUSE_SABOTEUR` names one. The kill harness (`crates/chaos`) catches the first five; the lessons' tests
+//! catch all that `docs/lessons.md` pairs them with.
 
 /// Who breaks what.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,6 +17,66 @@ pub(crate) enum Saboteur {
     ReturnOldKey,
     /// Changes the registry without a row in the ledger, every few times.
     SkipAudit,
+    /// Waits for the backend for ever.
+    ForgetDeadline,
+    /// Refuses whoever comes second, where they should share what the first one began.
+    RefuseToShare,
+    /// Counts one engine too few against a product's quota.
+    QuotaOffByOne,
+    /// Takes over running engines, and nothing that was known of them.
+    ForgetStamps,
+    /// Takes running engines of an earlier orchestrator for dead.
+    RestartAdopted,
+    /// Takes a backend that says nothing for one that runs nothing.
+    TakeSilenceForDeath,
+    /// Takes a look at an engine for activity.
+    LooksAreActivity,
+    /// Puts idle engines to sleep whatever they say.
+    SleepThoughBusy,
+    /// Leaves an engine alone that does not obey.
+    ForgiveTerm,
+    /// Brings up the engine that somebody merely looks at.
+    WakeOnLook,
+    /// Begins each launch with an empty folder.
+    EmptyFolder,
+    /// Does what is due one after the other.
+    OneByOne,
+    /// Restarts as many engines at once as there are.
+    NoGate,
+    /// Lets all that failed together come back together.
+    NoJitter,
+    /// Takes a permanent fault for one that passes.
+    RetryForEver,
+    /// Asks the registry twice where once is enough.
+    AskTwice,
+    /// Drops an index.
+    ForgetIndex,
+    /// Says that the backend failed where the host is full.
+    HideFullness,
+    /// Leaves the folder of an engine that is destroyed.
+    KeepFolder,
+    /// Follows a link in the place of an engine's folder.
+    FollowLink,
+    /// Takes two users for one whose ids differ in case alone.
+    FoldCase,
+    /// Refuses without saying when to come back.
+    NoRetryAfter,
+    /// Refuses without counting it.
+    ForgetRefusals,
+    /// Restarts engines in the order in which they are due, whoever waits.
+    NoHurry,
+    /// Reckons by the wall clock.
+    ReckonByWall,
+    /// Acknowledges what the registry did not take.
+    AckUnwritten,
+    /// Launches before the registry knows of it.
+    LaunchBeforeClaim,
+    /// Labels engines otherwise than earlier versions did.
+    ForgetLabel,
+    /// Takes another deployment's engines for its own.
+    TakeStrangers,
+    /// Lets engines follow the deployment's image that are pinned to theirs.
+    FollowPinned,
 }
 
 /// Whether `saboteur` is at work.
@@ -36,6 +97,14 @@ pub(crate) const fn by(_: Saboteur) -> bool {
 pub(crate) fn at_times(saboteur: Saboteur) -> bool {
     static TIMES: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(1);
     by(saboteur) && TIMES.fetch_add(1, std::sync::atomic::Ordering::Relaxed).is_multiple_of(5)
+}
+
+/// A user's id, as [`Saboteur::FoldCase`] sees it if it is at work.
+pub(crate) fn folded(user_id: contract::UserId) -> contract::UserId {
+    if by(Saboteur::FoldCase) {
+        return contract::UserId::new(user_id.as_str().to_lowercase()).unwrap_or(user_id);
+    }
+    user_id
 }
 
 /// Gives what `saboteur` does a moment in which a kill can show it.

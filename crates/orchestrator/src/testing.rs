@@ -2,6 +2,10 @@
 
 mod app;
 mod backend;
+mod documented;
+mod seen;
 
 pub(crate) use app::{ADMIN_KEY, Caller, TestApp, short};
 pub(crate) use backend::{Call, Fault, FaultBackend, Health};
+pub(crate) use documented::{Operation, operations};
+pub(crate) use seen::{Answered, Seen};

@@ -237,6 +237,45 @@ mod tests {
         assert!(matches!(silent, Unwell::Silent { port: 1, .. }));
     }
 
+    /// `text` as it goes over the wire.
+    fn on_the_wire(text: &str) -> String {
+        text.replace('\n', "\r\n")
+    }
+
+    /// What version 0.1's engines say and are told.
+    #[tokio::test]
+    async fn lesson_o19_an_engine_of_an_earlier_version_is_understood_and_understands() {
+        let health = on_the_wire(include_str!("../../fixtures/0.1/health.http"));
+        assert_eq!(asked(health.leak()).await.unwrap().subsystems.database, "ok");
+        let key = EngineKey::from_text("sk-svc-fixture".to_owned());
+        for (command, answer) in [
+            (
+                include_str!("../../fixtures/0.1/set_key_hash.json"),
+                include_str!("../../fixtures/0.1/set_key_hash.http"),
+            ),
+            (
+                include_str!("../../fixtures/0.1/quiesce.json"),
+                include_str!("../../fixtures/0.1/quiesce.http"),
+            ),
+            (
+                include_str!("../../fixtures/0.1/activity.json"),
+                include_str!("../../fixtures/0.1/activity.http"),
+            ),
+        ] {
+            let (port, engine) = engine(on_the_wire(answer).leak()).await;
+            let command: Value = serde_json::from_str(command).unwrap();
+            let (said, told) = tokio::join!(PROBE.rpc(port, &key, &command), engine);
+            assert!(said.unwrap().is_object());
+            let request = on_the_wire(include_str!("../../fixtures/0.1/rpc_request.http"));
+            let (body, port) = (command.to_string(), port.to_string());
+            let request = request
+                .replace("PORT", &port)
+                .replace("LENGTH", &body.len().to_string())
+                .replace("BODY", &body);
+            assert_eq!(told, request.trim_end());
+        }
+    }
+
     #[tokio::test]
     async fn only_the_engine_that_takes_the_key_is_the_one() {
         let known =

@@ -24,6 +24,7 @@ use std::time::Duration;
 use contract::{EngineId, EngineImage};
 use futures::StreamExt as _;
 use futures::stream::{BoxStream, FuturesUnordered};
+use rustix::io::Errno;
 use rustix::process::Signal;
 use service::clock::Clock;
 use tokio::sync::{OnceCell, mpsc};
@@ -35,6 +36,7 @@ use self::locks::KeyedLocks;
 use self::watched::Watched;
 use super::{Answer, BackendError, EngineBackend, Exit, Instance, Launch, Listed};
 use crate::config::VERSION;
+use crate::sabotage::{self, Saboteur};
 
 /// Where the process backend finds and keeps things.
 #[derive(Clone, Debug)]
@@ -157,6 +159,9 @@ impl Inner {
             _ = gone() => return Ok(()),
             () = self.clock.sleep(grace) => {}
         }
+        if sabotage::by(Saboteur::ForgiveTerm) && signal == Signal::TERM {
+            return Ok(());
+        }
         for process in &processes {
             process.signal(Signal::KILL).map_err(|error| failed("an engine could not be killed", &error))?;
         }
@@ -276,8 +281,19 @@ async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> std::io::Result<T> + Send + 'static,
 ) -> Result<T, BackendError> {
     match tokio::task::spawn_blocking(work).await {
-        Ok(done) => done.map_err(|error| BackendError::Failed(error.to_string())),
+        Ok(done) => done.map_err(|error| told(&error)),
         Err(error) => Err(failed("a task broke off", &error)),
+    }
+}
+
+/// What an error of the operating system means.
+fn told(error: &std::io::Error) -> BackendError {
+    let full = [Errno::AGAIN, Errno::NOMEM, Errno::MFILE, Errno::NFILE];
+    match error.raw_os_error() {
+        Some(code) if full.iter().any(|errno| errno.raw_os_error() == code) => {
+            BackendError::Full(error.to_string())
+        }
+        Some(_) | None => BackendError::Failed(error.to_string()),
     }
 }
 

@@ -99,7 +99,8 @@ impl NotBooted {
         match &self.why {
             Why::Late(last) => FleetError::BootTimeout(last.clone()),
             Why::Keys(error) => (*error).into(),
-            Why::Backend(_) | Why::Exited(_) => FleetError::Backend(self.message()),
+            Why::Backend(error) => error.clone().into(),
+            Why::Exited(_) => FleetError::Backend(self.message()),
         }
     }
 }

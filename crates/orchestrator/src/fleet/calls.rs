@@ -15,6 +15,7 @@ use super::pursuit::Job;
 use super::rate::OverLimit;
 use super::{Fleet, FleetError};
 use crate::registry::{EngineRow, Page, Product, Seat};
+use crate::sabotage::{self, Saboteur};
 
 /// The page size of a listing that asks for none.
 pub(super) const PAGE: i64 = 100;
@@ -31,12 +32,15 @@ impl Fleet {
         ask: Admit,
     ) -> Result<Admission, FleetError> {
         let limit = product.policy.rate_limit_rpm;
-        let checked = self.rates.check(product.product_id, limit, self.clock.monotonic());
+        let checked = self.rates.check(product.product_id, limit, self.measured());
         checked.map_err(|OverLimit { retry_after_s }| FleetError::RateLimited { retry_after_s })?;
         let denied = self.image_denied(product, None).filter(|_| ask.auto_provision);
         let provision = ask.auto_provision && denied.is_none();
         let trigger = Trigger::Admit { provision, wake: ask.auto_wake };
         let seat = seat(product, user_id);
+        if sabotage::by(Saboteur::AskTwice) {
+            self.registry.standing(&seat).await?;
+        }
         // Most admits end here: with one read, and no timer.
         if let Some(standing) = self.registry.standing(&seat).await?
             && decide(Some(standing.view()), trigger) == Decision::Pass
@@ -78,7 +82,9 @@ impl Fleet {
         product: &Product,
         user_id: UserId,
     ) -> Result<EngineRecord, FleetError> {
-        let job = Job::new(seat(product, user_id), Trigger::Look, REQUESTED);
+        let wakes = sabotage::by(Saboteur::WakeOnLook);
+        let look = if wakes { Trigger::Admit { provision: true, wake: true } } else { Trigger::Look };
+        let job = Job::new(seat(product, user_id), look, REQUESTED);
         self.record(found(self.pursue(&job).await?)?)
     }
 
@@ -160,6 +166,7 @@ impl Fleet {
 }
 
 pub(super) fn seat(product: &Product, user_id: UserId) -> Seat {
+    let user_id = sabotage::folded(user_id);
     Seat { product_id: product.product_id, user_id }
 }
 

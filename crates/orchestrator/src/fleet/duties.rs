@@ -19,6 +19,7 @@ use super::supervision::{Due, Duty, Moment, Patient, moment};
 use super::{Fleet, FleetError};
 use crate::backend::{BackendError, Instance};
 use crate::registry::{EngineRow, Entry, Event, Next, RegistryError};
+use crate::sabotage::{self, Saboteur};
 
 /// How often what was learnt is kept: a kill of the orchestrator forgets no more.
 const KEEPING: Duration = Duration::from_secs(1);
@@ -43,6 +44,10 @@ impl Fleet {
             for due in self.supervision.take_due(self.moment()) {
                 self.telemetry.lagged(due.lag);
                 let (fleet, shutdown) = (Arc::clone(&self), shutdown.clone());
+                if sabotage::by(Saboteur::OneByOne) {
+                    shutdown.run_until_cancelled(fleet.perform(due)).await;
+                    continue;
+                }
                 // Restarts have a gate of their own.
                 let bound = match due.duty {
                     Duty::Check => Some(Arc::clone(&checks)),
@@ -90,9 +95,17 @@ impl Fleet {
         }
     }
 
-    /// The monotonic clock, as the supervisor reckons.
+    /// The monotonic clock, by which all is reckoned that must not depend on the wall clock.
+    pub(super) fn measured(&self) -> Duration {
+        if sabotage::by(Saboteur::ReckonByWall) {
+            return Duration::from_millis(self.now().unix_ms().unsigned_abs());
+        }
+        self.clock.monotonic()
+    }
+
+    /// The same, as the supervisor reckons.
     pub(super) fn moment(&self) -> Moment {
-        moment(self.clock.monotonic())
+        moment(self.measured())
     }
 
     async fn perform(self: Arc<Self>, due: Due) {
@@ -244,7 +257,8 @@ impl Fleet {
 fn backoff(attempts: u32, base: Duration, max: Duration) -> Duration {
     let doubled = base.saturating_mul(2_u32.saturating_pow(attempts.min(31)));
     // Without randomness they come back together, which is better than not at all.
-    let random = getrandom::u32().unwrap_or(u32::MAX / 2);
+    let random = getrandom::u32().ok().filter(|_| !sabotage::by(Saboteur::NoJitter));
+    let random = random.unwrap_or(u32::MAX / 2);
     doubled.min(max).mul_f64(0.8 + 0.4 * f64::from(random) / f64::from(u32::MAX))
 }
 

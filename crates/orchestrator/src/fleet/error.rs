@@ -10,6 +10,7 @@ use super::lifecycle::Refusal;
 use crate::backend::BackendError;
 use crate::keys::KeyError;
 use crate::registry::RegistryError;
+use crate::sabotage::{self, Saboteur};
 
 /// A refusal or a failure. Its text is for people and holds no secret.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -58,6 +59,9 @@ pub enum FleetError {
     /// No port can be had.
     #[error("no port is free in the range for engines; stop some, or widen ORCH_PORT_MIN to ORCH_PORT_MAX")]
     PortExhaustion,
+    /// The host has no room for another engine.
+    #[error("{0}")]
+    CapacityExhausted(String),
     /// A booting engine did not become healthy in time.
     #[error("the engine was not healthy in time: {0}")]
     BootTimeout(String),
@@ -108,6 +112,7 @@ impl FleetError {
             Self::QuotaExceeded { .. } => ErrorCode::QuotaExceeded,
             Self::RateLimited { .. } => ErrorCode::RateLimited,
             Self::PortExhaustion => ErrorCode::PortExhaustion,
+            Self::CapacityExhausted(_) => ErrorCode::CapacityExhausted,
             Self::BootTimeout(_) => ErrorCode::BootTimeout,
             Self::Backend(_) | Self::TooSlow => ErrorCode::BackendError,
             Self::Internal(_) => ErrorCode::InternalError,
@@ -118,8 +123,8 @@ impl FleetError {
     pub const fn retry_after_s(&self) -> Option<u64> {
         match self {
             Self::RateLimited { retry_after_s } => *retry_after_s,
-            // Ports become free as engines stop: nobody knows when.
-            Self::PortExhaustion => Some(30),
+            // There is room again as engines stop: nobody knows when.
+            Self::PortExhaustion | Self::CapacityExhausted(_) => Some(30),
             Self::EngineNotFound
             | Self::EngineAlreadyExists
             | Self::EngineAlreadyRunning
@@ -166,6 +171,11 @@ impl From<KeyError> for FleetError {
 
 impl From<BackendError> for FleetError {
     fn from(error: BackendError) -> Self {
-        Self::Backend(error.to_string())
+        match error {
+            BackendError::Full(_) if !sabotage::by(Saboteur::HideFullness) => {
+                Self::CapacityExhausted(error.to_string())
+            }
+            error => Self::Backend(error.to_string()),
+        }
     }
 }

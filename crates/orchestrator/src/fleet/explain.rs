@@ -63,6 +63,10 @@ impl Fleet {
                 let at = if let Restart::Due(at) = restart { at } else { self.moment() };
                 NextAction { action: Action::Restart, at: Some(self.on_the_wall(at)) }
             }
+            // The supervisor is just about to hear of it.
+            (EngineStatus::Failed, _, None) if row.restart_at.is_some() => {
+                NextAction { action: Action::Restart, at: row.restart_at }
+            }
             _ => NextAction { action: Action::None, at: None },
         }
     }

@@ -13,6 +13,7 @@ use super::pursuit::Job;
 use super::{Fleet, FleetError};
 use crate::backend::BackendError;
 use crate::registry::{EngineRow, Entry, Event, Next, Refused};
+use crate::sabotage::{self, Saboteur};
 
 impl Fleet {
     pub(super) async fn launch_again(
@@ -55,12 +56,13 @@ impl Fleet {
     pub(super) fn image_for<'a>(&'a self, row: &'a EngineRow) -> &'a EngineImage {
         let default = &self.settings.engine_image;
         let allowed = || self.policies.of(row.seat.product_id).allows(default);
-        let follows = !row.pinned && default.major() == row.engine_version.major() && allowed();
+        let pinned = row.pinned && !sabotage::by(Saboteur::FollowPinned);
+        let follows = !pinned && default.major() == row.engine_version.major() && allowed();
         if follows { default } else { &row.engine_version }
     }
 
     /// Ends what is left of a launch that failed. The engine is `failed` then, unless the backend could not be
-    /// reached: that says nothing about it, and it stays as it was.
+    /// reached or had no room: that says nothing about it, and it stays as it was.
     async fn not_launched(&self, seen: &EngineRow, row: &EngineRow, failure: &NotBooted) -> Ended {
         tracing::warn!(engine.id = %row.engine_id, reason = failure.message(), "An engine did not come up.");
         if let Err(error) = self.backend.kill(row.engine_id).await {
@@ -70,7 +72,10 @@ impl Fleet {
         }
         // As the registry has it: the image of a launch that failed is not what the engine runs.
         let row = EngineRow { engine_version: seen.engine_version.clone(), ..row.clone() };
-        let unchanged = matches!(failure.why, Why::Backend(BackendError::Unreachable(_)) | Why::Keys(_));
+        let unchanged = matches!(
+            failure.why,
+            Why::Backend(BackendError::Unreachable(_) | BackendError::Full(_)) | Why::Keys(_)
+        );
         let (next, entry) = match row.status {
             // A start that a person asked for began the count of restarts anew.
             EngineStatus::Failed => (self.failed(row.restarts), None),

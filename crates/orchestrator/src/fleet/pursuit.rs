@@ -12,6 +12,7 @@ use super::lifecycle::{Change, Decision, Trigger, View, decide, shares};
 use super::supervision::{Restart, moment};
 use super::{Fleet, FleetError};
 use crate::registry::{EngineRow, Seat};
+use crate::sabotage::{self, Saboteur};
 
 /// What is asked, and all that is needed to do it.
 #[derive(Clone, Debug)]
@@ -100,7 +101,8 @@ impl Fleet {
     /// Notes an admit of a running engine, or a call passed on to it. False if the engine is just being put to
     /// sleep: then this has come too late to be noted, and looks again.
     pub(super) fn passes(&self, trigger: Trigger, engine_id: EngineId, seat: &Seat) -> bool {
-        if !matches!(trigger, Trigger::Admit { .. } | Trigger::Reach) {
+        let is_look = !matches!(trigger, Trigger::Admit { .. } | Trigger::Reach);
+        if is_look && !sabotage::by(Saboteur::LooksAreActivity) {
             return true;
         }
         self.supervision.admitted(engine_id, self.moment(), self.now());
@@ -221,6 +223,9 @@ impl Fleet {
 
     /// Waits for the flight that was at the seat first.
     async fn after(self: &Arc<Self>, job: &Job, other: &Flight) -> Result<Round, FleetError> {
+        if sabotage::by(Saboteur::RefuseToShare) {
+            return Err(FleetError::EngineAlreadyExists);
+        }
         if other.generation().is_none() && shares(job.trigger, other.change) {
             return conclude(job, other.change, other.over().await);
         }

@@ -18,6 +18,7 @@ use super::telemetry::Repair;
 use super::{Fleet, FleetError};
 use crate::backend::Listed;
 use crate::registry::{EngineRow, Move, RegistryError};
+use crate::sabotage::{self, Saboteur};
 
 /// How often the comparison is made.
 const PERIOD: Duration = Duration::from_secs(30);
@@ -93,16 +94,25 @@ impl Fleet {
     async fn compare(&self, grace: Duration) -> Result<Findings, FleetError> {
         // Rows before listing: an engine launched in between is listed, or its row has changed since.
         let rows = self.registry.running_engines().await?;
-        let listed = self.backend.list().await?;
+        let listed = match self.backend.list().await {
+            Err(_) if sabotage::by(Saboteur::TakeSilenceForDeath) => Vec::new(),
+            listed => listed?,
+        };
         let known: HashSet<_> = rows.iter().map(|row| row.engine_id).collect();
         let mut findings = Findings::default();
         let (claimed, settled): (Vec<_>, Vec<_>) = rows.into_iter().partition(|row| row.claim.is_some());
         findings.disordered.extend(claimed.into_iter().filter(|row| self.flights.at(&row.seat).is_none()));
+        if sabotage::by(Saboteur::RestartAdopted) && !self.is_ready() {
+            self.bury(settled.clone()).await?;
+        }
         let mut missing = without_process(settled, &listed);
         if !missing.is_empty() {
             // Whoever is told of an exit records it in this time, and knows more of it.
             self.clock.sleep(grace).await;
-            missing = without_process(missing, &self.backend.list().await?);
+            missing = match self.backend.list().await {
+                Err(_) if sabotage::by(Saboteur::TakeSilenceForDeath) => missing,
+                listed => without_process(missing, &listed?),
+            };
         }
         self.bury(missing).await?;
         for process in listed.into_iter().filter(|process| !known.contains(&process.engine_id)) {

@@ -12,6 +12,7 @@ use super::lifecycle::Change;
 use super::{Fleet, FleetError};
 use crate::backend::BackendError;
 use crate::registry::{EngineRow, Entry, Event, Next, Refused};
+use crate::sabotage::{self, Saboteur};
 
 impl Fleet {
     /// Attempts a restart. What keeps it from being attempted at all counts as no attempt.
@@ -19,9 +20,12 @@ impl Fleet {
         let image = self.image_for(&seen).clone();
         let permanent = match self.backend.check_image(&image).await {
             Ok(()) => None,
-            Err(error @ BackendError::NoImage(_)) => Some(error),
+            Err(error @ BackendError::NoImage(_)) if !sabotage::by(Saboteur::RetryForEver) => Some(error),
             Err(error) => return Err(error.into()),
         };
+        if sabotage::by(Saboteur::LaunchBeforeClaim) {
+            let _ = self.boot(&seen, Wants::Brain).await;
+        }
         let ports = permanent.is_none().then_some(&self.ports);
         let mut row = match self.registry.claim(&seen, &self.claim(Change::Restart), ports).await? {
             Ok(row) => row,

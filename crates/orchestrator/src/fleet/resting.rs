@@ -12,6 +12,7 @@ use super::pursuit::Job;
 use super::{Fleet, FleetError};
 use crate::backend::Unwell;
 use crate::registry::{EngineRow, Event, Next};
+use crate::sabotage::{self, Saboteur};
 
 /// How long an engine may take to end by itself.
 pub(super) const GRACE: Duration = Duration::from_secs(30);
@@ -75,6 +76,7 @@ impl Fleet {
             }
         };
         match said {
+            Ok(_) if sabotage::by(Saboteur::SleepThoughBusy) => true,
             Ok(result) => result.get("quiesced") == Some(&true.into()),
             Err(unwell) => {
                 tracing::info!(engine.id = %row.engine_id, %unwell, "An idle engine did not say whether it may sleep.");

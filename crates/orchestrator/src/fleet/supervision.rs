@@ -21,6 +21,7 @@ pub(super) use self::ward::{Duty, Moment, Restart, moment};
 use self::ward::{Running, Ward};
 use crate::backend::Instance;
 use crate::registry::{EngineRow, Seat, Stamp, Supervised};
+use crate::sabotage::{self, Saboteur};
 
 /// The supervisor's rules, as the operator set them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -131,7 +132,8 @@ impl State {
 
 impl Supervision {
     pub(super) fn new(rules: Rules) -> Self {
-        Self { rules, state: Mutex::default(), changed: Notify::new(), gate: Gate::new(RESTARTS_AT_ONCE) }
+        let restarts_at_once = if sabotage::by(Saboteur::NoGate) { usize::MAX } else { RESTARTS_AT_ONCE };
+        Self { rules, state: Mutex::default(), changed: Notify::new(), gate: Gate::new(restarts_at_once) }
     }
 
     pub(super) const fn rules(&self) -> &Rules {
@@ -141,7 +143,8 @@ impl Supervision {
     /// Takes over what an earlier orchestrator knew.
     pub(super) fn adopt(&self, supervised: &[Supervised], now: Moment, wall: Timestamp) {
         for Supervised { row, stamp } in supervised {
-            self.place(row, *stamp, (now, wall));
+            let stamp = if sabotage::by(Saboteur::ForgetStamps) { Stamp::default() } else { *stamp };
+            self.place(row, stamp, (now, wall));
         }
         self.changed.notify_one();
     }
@@ -319,13 +322,18 @@ impl Supervision {
     /// Somebody waits for the restart of an engine; what they get is told when it has begun or come to something
     /// else. None if the engine is not known here.
     pub(super) fn hurry(&self, engine_id: EngineId) -> Option<Arc<Notify>> {
+        let hurries = !sabotage::by(Saboteur::NoHurry);
         let news = {
             let mut state = self.state();
             let ward = state.wards.get_mut(&engine_id)?;
-            ward.hurry();
+            if hurries {
+                ward.hurry();
+            }
             Arc::clone(&ward.news)
         };
-        self.gate.hurry(engine_id);
+        if hurries {
+            self.gate.hurry(engine_id);
+        }
         Some(news)
     }
 

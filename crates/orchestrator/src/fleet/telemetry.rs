@@ -13,6 +13,8 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
+use crate::sabotage::{self, Saboteur};
+
 /// The figures.
 pub(crate) struct Telemetry {
     registry: Registry,
@@ -74,6 +76,9 @@ impl Telemetry {
 
     /// Counts an answer that was an error.
     pub(crate) fn refused(&self, code: ErrorCode) {
+        if sabotage::by(Saboteur::ForgetRefusals) {
+            return;
+        }
         let code = serde_json::to_value(code).ok().and_then(|code| code.as_str().map(str::to_owned));
         self.refusals.get_or_create(&Refused { code: code.unwrap_or_default() }).inc();
     }

@@ -33,7 +33,7 @@ type Answered<T> = Result<Answer<T>, ApiError>;
         (status = 429, description = "`QUOTA_EXCEEDED`", body = ErrorBody),
         (status = 500, description = "`INTERNAL_ERROR`", body = ErrorBody),
         (status = 502, description = "`BACKEND_ERROR`", body = ErrorBody),
-        (status = 503, description = "`PORT_EXHAUSTION`, `STARTING_UP`", body = ErrorBody),
+        (status = 503, description = "`PORT_EXHAUSTION`, `CAPACITY_EXHAUSTED`, `STARTING_UP`", body = ErrorBody),
         (status = 504, description = "`BOOT_TIMEOUT`: the message names what was unwell", body = ErrorBody),
     ),
 )]
@@ -61,7 +61,7 @@ pub(super) async fn provision(
             body = ErrorBody),
         (status = 500, description = "`INTERNAL_ERROR`", body = ErrorBody),
         (status = 502, description = "`BACKEND_ERROR`", body = ErrorBody),
-        (status = 503, description = "`PORT_EXHAUSTION`, `STARTING_UP`", body = ErrorBody),
+        (status = 503, description = "`PORT_EXHAUSTION`, `CAPACITY_EXHAUSTED`, `STARTING_UP`", body = ErrorBody),
         (status = 504, description = "`BOOT_TIMEOUT`", body = ErrorBody),
     ),
 )]
@@ -88,7 +88,7 @@ pub(super) async fn admit(
         (status = 409, description = "`ENGINE_ALREADY_RUNNING`", body = ErrorBody),
         (status = 500, description = "`INTERNAL_ERROR`", body = ErrorBody),
         (status = 502, description = "`BACKEND_ERROR`", body = ErrorBody),
-        (status = 503, description = "`PORT_EXHAUSTION`, `STARTING_UP`", body = ErrorBody),
+        (status = 503, description = "`PORT_EXHAUSTION`, `CAPACITY_EXHAUSTED`, `STARTING_UP`", body = ErrorBody),
         (status = 504, description = "`BOOT_TIMEOUT`", body = ErrorBody),
     ),
 )]
@@ -134,6 +134,7 @@ pub(super) async fn stop(
         (status = 200, description = "The new key", body = RotatedKey),
         (status = 400, description = "`INVALID_REQUEST`", body = ErrorBody),
         (status = 401, description = "`INVALID_PLATFORM_KEY`", body = ErrorBody),
+        (status = 403, description = "`POLICY_DENIED`: suspended", body = ErrorBody),
         (status = 404, description = "`ENGINE_NOT_FOUND`", body = ErrorBody),
         (status = 409, description = "`ENGINE_NOT_RUNNING`", body = ErrorBody),
         (status = 500, description = "`INTERNAL_ERROR`", body = ErrorBody),
@@ -160,6 +161,7 @@ pub(super) async fn rotate_key(
         (status = 401, description = "`INVALID_PLATFORM_KEY`", body = ErrorBody),
         (status = 404, description = "`ENGINE_NOT_FOUND`", body = ErrorBody),
         (status = 500, description = "`INTERNAL_ERROR`", body = ErrorBody),
+        (status = 502, description = "`BACKEND_ERROR`: which key holds is not known yet", body = ErrorBody),
         (status = 503, description = "`STARTING_UP`", body = ErrorBody),
     ),
 )]

@@ -6,6 +6,7 @@ use contract::ErrorCode;
 use service::http::ApiError;
 
 use crate::fleet::FleetError;
+use crate::sabotage::{self, Saboteur};
 
 /// What a handler answers when it does not succeed.
 #[expect(clippy::needless_pass_by_value, reason = "the form that `map_err` calls")]
@@ -17,7 +18,7 @@ pub(super) fn answer(error: FleetError) -> ApiError {
         return ApiError::internal();
     }
     let answer = ApiError::new(code, error.to_string());
-    match error.retry_after_s() {
+    match error.retry_after_s().filter(|_| !sabotage::by(Saboteur::NoRetryAfter)) {
         Some(seconds) => answer.retry_after(seconds),
         None => answer,
     }

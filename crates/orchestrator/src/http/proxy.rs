@@ -67,6 +67,7 @@ impl Carrier {
         (status = 200, description = "Whatever the engine answers, errors too"),
         (status = 400, description = "`INVALID_REQUEST`", body = ErrorBody),
         (status = 401, description = "`INVALID_PLATFORM_KEY`", body = ErrorBody),
+        (status = 403, description = "`POLICY_DENIED`: suspended", body = ErrorBody),
         (status = 404, description = "`ENGINE_NOT_FOUND`", body = ErrorBody),
         (status = 409, description = "`ENGINE_NOT_RUNNING`", body = ErrorBody),
         (status = 500, description = "`INTERNAL_ERROR`", body = ErrorBody),

@@ -1,8 +1,10 @@
 //! The interface through the real router: every field present, of its type, and no other; every refusal.
 
 mod audit;
+mod coverage;
 mod events;
 mod figures;
+mod hostile;
 mod policies;
 mod products;
 

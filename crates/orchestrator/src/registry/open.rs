@@ -15,6 +15,7 @@ use sqlx::{AnyConnection, AnyPool, ConnectOptions as _, Connection as _, Row as 
 
 use super::Registry;
 use super::point::PointReads;
+use crate::sabotage::{self, Saboteur};
 
 /// The steps that lead from an empty database to the present schema. The n-th leads to version n.
 const MIGRATIONS: [&str; 2] = [
@@ -100,7 +101,15 @@ impl Registry {
         let writes = pool(options.clone(), 1, false).await?;
         let reads = pool(options, READERS, true).await?;
         let point_reads = PointReads::open(&database).map_err(OpenRegistryError::PointReads)?;
-        Ok(Self { writes, reads, point_reads, news: Arc::default(), _lock: lock })
+        Ok(Self {
+            writes,
+            reads,
+            point_reads,
+            news: Arc::default(),
+            #[cfg(test)]
+            hot_reads: std::sync::atomic::AtomicUsize::default(),
+            _lock: lock,
+        })
     }
 }
 
@@ -178,6 +187,9 @@ async fn migrate(connection: &mut AnyConnection) -> Result<(), OpenRegistryError
         .execute(&mut *step)
         .await?;
         step.commit().await?;
+    }
+    if sabotage::by(Saboteur::ForgetIndex) {
+        sqlx::raw_sql("DROP INDEX IF EXISTS audit_log_by_time").execute(connection).await?;
     }
     Ok(())
 }

@@ -18,7 +18,8 @@ use sqlx::Row as _;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tower::ServiceExt as _;
 
-use super::FaultBackend;
+use super::{FaultBackend, Seen};
+use crate::backend::Launch;
 use crate::config::{BackendKind, Config, DEFAULT_NETWORK, DatabaseUrl, PortRange, Rules, VERSION};
 use crate::fleet::Parts;
 use crate::keys::{MasterKey, Vault};
@@ -31,9 +32,11 @@ pub(crate) struct TestApp {
     pub(crate) orchestrator: Orchestrator,
     pub(crate) backend: Arc<FaultBackend>,
     pub(crate) clock: Arc<ManualClock>,
+    /// What its routes answered.
+    pub(crate) seen: Seen,
     router: Router,
-    rules: Rules,
     folder: Arc<tempfile::TempDir>,
+    config: Config,
     shutdown: CancellationToken,
     _at_the_end: DropGuard,
 }
@@ -44,7 +47,14 @@ pub(crate) type Answer = (u16, HeaderMap, Value);
 impl TestApp {
     /// An orchestrator that is ready.
     pub(crate) async fn new() -> Self {
-        Self::in_folder(tempfile::tempdir().unwrap(), Rules::default()).await
+        Self::with_ports(9_001, 9_100).await
+    }
+
+    /// One whose engines are on these ports.
+    pub(crate) async fn with_ports(first: u16, last: u16) -> Self {
+        let app = Self::starting(PortRange::new(first, last).unwrap()).await;
+        app.begin().await;
+        app
     }
 
     /// One that supervises by these rules. Its registry is in memory where the system has a folder for that:
@@ -52,24 +62,30 @@ impl TestApp {
     pub(crate) async fn by(rules: Rules) -> Self {
         let memory = Path::new("/dev/shm");
         let folder = if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() };
-        Self::in_folder(folder.unwrap(), rules).await
-    }
-
-    async fn in_folder(folder: tempfile::TempDir, rules: Rules) -> Self {
-        let clock = Arc::new(ManualClock::at(Timestamp::from_unix_ms(1_795_174_231_042)));
-        let backend = FaultBackend::new(Arc::clone(&clock) as Arc<dyn Clock>);
-        let app = Self::not_ready(clock, backend, Arc::new(folder), rules).await;
+        let app = Self::in_folder(folder.unwrap(), |config| config.rules = rules).await;
         app.begin().await;
         app
+    }
+
+    /// An orchestrator that is not ready before [`TestApp::begin`].
+    pub(crate) async fn starting(range: PortRange) -> Self {
+        Self::in_folder(tempfile::tempdir().unwrap(), |config| config.ports = range).await
+    }
+
+    async fn in_folder(folder: tempfile::TempDir, change: impl FnOnce(&mut Config)) -> Self {
+        let clock = Arc::new(ManualClock::at(Timestamp::from_unix_ms(1_795_174_231_042)));
+        let backend = FaultBackend::new(Arc::clone(&clock) as Arc<dyn Clock>);
+        let mut config = config(&folder);
+        change(&mut config);
+        Self::not_ready(clock, backend, Arc::new(folder), config).await
     }
 
     async fn not_ready(
         clock: Arc<ManualClock>,
         backend: Arc<FaultBackend>,
         folder: Arc<tempfile::TempDir>,
-        rules: Rules,
+        config: Config,
     ) -> Self {
-        let config = Config { rules, ..config(&folder) };
         let DatabaseUrl::Sqlite(database) = config.database.clone();
         let registry = Registry::open(&database, clock.now()).await.unwrap();
         let vault = Vault::new(&config.master_key).unwrap();
@@ -80,11 +96,12 @@ impl TestApp {
             probe: Arc::clone(&backend) as _,
             clock: Arc::clone(&clock) as _,
         };
-        let orchestrator = Orchestrator::with(config, parts);
-        let router = Router::new().fallback_service(orchestrator.routes());
+        let orchestrator = Orchestrator::with(config.clone(), parts);
+        let seen = Seen::default();
+        let router = seen.watch(Router::new().fallback_service(orchestrator.routes()));
         let shutdown = CancellationToken::new();
         let at_the_end = shutdown.clone().drop_guard();
-        Self { orchestrator, backend, clock, router, rules, folder, shutdown, _at_the_end: at_the_end }
+        Self { orchestrator, backend, clock, seen, router, config, folder, shutdown, _at_the_end: at_the_end }
     }
 
     /// Lets the orchestrator do all that it does beside answering.
@@ -103,7 +120,7 @@ impl TestApp {
     /// [`TestApp::begin`].
     pub(crate) async fn killed(self) -> Self {
         self.shutdown.cancel();
-        let Self { orchestrator, backend, clock, router, rules, folder, .. } = self;
+        let Self { orchestrator, backend, clock, router, config, folder, .. } = self;
         drop(router);
         // What a kill does at once, the end of every task and file handle, takes some turns here.
         let fleet = Arc::downgrade(orchestrator.fleet());
@@ -113,7 +130,49 @@ impl TestApp {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
         backend.reconnect();
-        Self::not_ready(clock, backend, folder, rules).await
+        Self::not_ready(clock, backend, folder, config).await
+    }
+
+    /// [`TestApp::killed`], and the one that follows brings another image for its engines.
+    pub(crate) async fn upgraded(mut self, image: &str) -> Self {
+        self.config.engine_image = image.parse().unwrap();
+        self.killed().await
+    }
+
+    /// The image of engines that ask for none.
+    pub(crate) fn config_image(&self) -> String {
+        self.config.engine_image.as_str().to_owned()
+    }
+
+    /// The registry is full from now on, or is not any more.
+    pub(crate) async fn fill_disk(&self, full: bool) {
+        self.orchestrator.fleet().registry().fill_disk(full).await;
+    }
+
+    /// The registry cannot be written to from now on, or can again.
+    pub(crate) async fn lock_disk(&self, locked: bool) {
+        self.orchestrator.fleet().registry().lock_disk(locked).await;
+    }
+
+    /// Gives the registry and the backend `count` more engines like the only one that they have, on the ports
+    /// behind its own; their keys are none. Returns them. Behind the orchestrator's back: one that is to know them
+    /// has to begin later.
+    pub(crate) async fn multiply(&self, count: u16) -> Vec<EngineId> {
+        let launch = self.backend.launches().pop().unwrap();
+        let ids: Vec<EngineId> = (0..count).map(|_| EngineId::new()).collect();
+        let of_them: Vec<_> = ids.iter().map(|id| format!("('{id}')")).collect();
+        let columns = "product_id, status, key_hash, sealed_key, sealed_secrets_key, engine_version, pinned, \
+                       created_at, last_health_at, generation, admitted_at, well_since";
+        let copy = format!(
+            "WITH more (id) AS (VALUES {}) INSERT INTO engines (engine_id, user_id, port, instance, {columns}) \
+             SELECT id, id, port + ROW_NUMBER() OVER (), 'orphan', {columns} FROM engines, more",
+            of_them.join(", ")
+        );
+        self.execute(copy).await;
+        for (engine_id, port) in ids.iter().zip(launch.port + 1..) {
+            self.backend.run_orphan(*engine_id, Launch { engine_id: *engine_id, port, ..launch.clone() });
+        }
+        ids
     }
 
     /// Runs `work` while the clock moves on by `step` every millisecond. It stands still while the registry is
@@ -167,6 +226,11 @@ impl TestApp {
         self.elapsed().saturating_sub(before)
     }
 
+    /// What the wall clock shows.
+    pub(crate) fn wall_ms(&self) -> i64 {
+        self.clock.now().unix_ms()
+    }
+
     /// Sets the wall clock alone.
     pub(crate) fn shift_wall(&self, by_ms: i64) {
         self.clock.set_wall(Timestamp::from_unix_ms(self.clock.now().unix_ms() + by_ms));
@@ -216,6 +280,11 @@ impl TestApp {
         (parts.status.as_u16(), parts.headers, body)
     }
 
+    /// The real router.
+    pub(crate) fn router(&self) -> Router {
+        self.router.clone()
+    }
+
     /// Sends a request through the real router, and leaves the answer's body unread.
     pub(crate) async fn open(
         &self,
@@ -229,7 +298,7 @@ impl TestApp {
             request = request.header(*name, *value);
         }
         let request = request.body(Body::from(body.to_owned())).unwrap();
-        self.router.clone().oneshot(request).await.unwrap()
+        self.router().oneshot(request).await.unwrap()
     }
 
     /// Asserts that the ledger's chain is whole, and gives how many rows it has.
@@ -258,10 +327,10 @@ impl TestApp {
     }
 
     /// Changes the registry behind the orchestrator's back.
-    pub(crate) async fn execute(&self, statement: &'static str) {
+    pub(crate) async fn execute(&self, statement: impl Into<String>) {
         let url = format!("sqlite://{}", self.folder.path().join("registry.db").display());
         let pool = sqlx::AnyPool::connect(&url).await.unwrap();
-        sqlx::query(statement).execute(&pool).await.unwrap();
+        sqlx::query(sqlx::AssertSqlSafe(statement.into())).execute(&pool).await.unwrap();
         pool.close().await;
     }
 

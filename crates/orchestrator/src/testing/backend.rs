@@ -26,6 +26,7 @@ pub(crate) enum Call {
     Kill,
     Remove,
     List,
+    LogTail,
     /// What an engine is told: not the backend's, but as likely to fail.
     Rpc,
 }
@@ -70,6 +71,9 @@ struct State {
     folders: HashSet<EngineId>,
     faults: HashMap<Call, VecDeque<Fault>>,
     calls: Vec<Call>,
+    /// How many of a call are under way, and the most that ever were.
+    under_way: HashMap<Call, (usize, usize)>,
+    broken_images: HashSet<EngineImage>,
     launches: Vec<Launch>,
     health: Health,
     held_ports: HashSet<u16>,
@@ -86,6 +90,8 @@ impl FaultBackend {
             folders: HashSet::new(),
             faults: HashMap::new(),
             calls: Vec::new(),
+            under_way: HashMap::new(),
+            broken_images: HashSet::new(),
             launches: Vec::new(),
             health: Health::Well,
             held_ports: HashSet::new(),
@@ -162,6 +168,27 @@ impl FaultBackend {
         self.state().calls.iter().filter(|made| **made == call).count()
     }
 
+    /// How often anything was asked, of the backend or of an engine.
+    pub(crate) fn count_all(&self) -> usize {
+        let state = self.state();
+        state.calls.len() + state.asked.values().sum::<usize>()
+    }
+
+    /// The most of `call` that were ever under way at once.
+    pub(crate) fn most_at_once(&self, call: Call) -> usize {
+        self.state().under_way.get(&call).map_or(0, |(_, most)| *most)
+    }
+
+    /// This image is not there any more.
+    pub(crate) fn break_image(&self, image: EngineImage) {
+        self.state().broken_images.insert(image);
+    }
+
+    /// Where the running engines listen.
+    pub(crate) fn ports(&self) -> HashMap<EngineId, u16> {
+        self.state().running.iter().map(|(engine_id, (_, launch))| (*engine_id, launch.port)).collect()
+    }
+
     pub(crate) fn launches(&self) -> Vec<Launch> {
         self.state().launches.clone()
     }
@@ -217,8 +244,12 @@ impl FaultBackend {
             let fault = {
                 let mut state = self.state();
                 state.calls.push(call);
+                let (now, most) = state.under_way.entry(call).or_default();
+                *now += 1;
+                *most = (*most).max(*now);
                 state.faults.get_mut(&call).and_then(VecDeque::pop_front)
             };
+            let _over = Over { backend: self, call };
             match fault {
                 None => Ok(act(self)),
                 Some(Fault::Hang) => std::future::pending().await,
@@ -238,6 +269,20 @@ impl FaultBackend {
                 }
             }
         })
+    }
+}
+
+/// Notes the end of a call, also of one that is dropped.
+struct Over<'a> {
+    backend: &'a FaultBackend,
+    call: Call,
+}
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        if let Some((now, _)) = self.backend.state().under_way.get_mut(&self.call) {
+            *now -= 1;
+        }
     }
 }
 
@@ -276,7 +321,8 @@ impl EngineBackend for FaultBackend {
     fn check_image<'a>(&'a self, image: &'a EngineImage) -> Answer<'a, ()> {
         Box::pin(async move {
             self.answer(Call::CheckImage, |_| ()).await?;
-            if image.major() == 0 { Ok(()) } else { Err(BackendError::NoImage(image.clone())) }
+            let known = image.major() == 0 && !self.state().broken_images.contains(image);
+            if known { Ok(()) } else { Err(BackendError::NoImage(image.clone())) }
         })
     }
 
@@ -332,12 +378,10 @@ impl EngineBackend for FaultBackend {
     }
 
     fn log_tail(&self, _: EngineId, lines: usize) -> Answer<'_, Vec<String>> {
-        let log = ["engine began", "the last words"];
-        Box::pin(std::future::ready(Ok(log
-            .iter()
-            .skip(log.len().saturating_sub(lines))
-            .map(ToString::to_string)
-            .collect())))
+        self.answer(Call::LogTail, move |_| {
+            let log = ["engine began", "the last words"];
+            log.iter().skip(log.len().saturating_sub(lines)).map(ToString::to_string).collect()
+        })
     }
 }
 

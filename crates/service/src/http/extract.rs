@@ -14,8 +14,21 @@ use serde_json::{Map, Value};
 
 use super::ApiError;
 
+/// How much of either end of a message is kept: it may quote a value as long as a body may be.
+const KEPT: usize = 200;
+
 fn invalid(message: impl Into<String>) -> ApiError {
-    ApiError::new(ErrorCode::InvalidRequest, message)
+    ApiError::new(ErrorCode::InvalidRequest, shortened(message.into()))
+}
+
+/// The field stands at a message's beginning, what it must be at its end.
+fn shortened(message: String) -> String {
+    let length = message.chars().count();
+    if length <= 2 * KEPT {
+        return message;
+    }
+    let (head, tail) = (message.chars().take(KEPT), message.chars().skip(length - KEPT));
+    head.chain(" … ".chars()).chain(tail).collect()
 }
 
 /// A JSON body, whatever its `Content-Type`. An empty body is read as `{}`.
@@ -122,7 +135,7 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for Query<T> {
 
 #[cfg(test)]
 mod tests {
-    use contract::orchestrator::{ProvisionEngine, RegisterProduct};
+    use contract::orchestrator::{ProvisionEngine, RegisterProduct, ReplacePolicy};
     use proptest::prelude::*;
     use serde_json::json;
 
@@ -159,6 +172,19 @@ mod tests {
             r#"{"slug": "a", "display_name": "A", "policy": {"max_engines": "3"}}"#,
         );
         assert!(nested.contains("`policy.max_engines`"), "{nested}");
+    }
+
+    #[test]
+    fn a_refusal_is_short_however_long_the_value() {
+        let body = format!(r#"{{"user_id": "a", "engine_version": "{}"}}"#, "ü".repeat(100_000));
+        let long = serde_json::json!({"policy": "ü".repeat(100_000)}).to_string();
+        for (refusal, begin, end) in [
+            (refusal::<ProvisionEngine>(&body), "`engine_version`: must be an image", ""),
+            (refusal::<ReplacePolicy>(&long), "`policy`: invalid type: string", "expected an object"),
+        ] {
+            assert!(refusal.contains(begin) && refusal.contains(end), "{refusal}");
+            assert!(refusal.len() < 1_000, "{} bytes", refusal.len());
+        }
     }
 
     #[test]

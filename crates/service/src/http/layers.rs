@@ -70,14 +70,14 @@ async fn observe(State(around): State<Around>, mut request: Request, next: Next)
     let request_id = request_id(request.headers());
     let trace = TraceContext::of_request(request.headers().get(&TRACEPARENT));
     // The route's template, never the path: a path holds what callers chose, such as user ids.
-    let route = request.extensions().get::<MatchedPath>().map_or("-", MatchedPath::as_str);
+    let route = request.extensions().get::<MatchedPath>().cloned();
     // At the highest level, so that it is there for whatever line is logged in it.
     let span = tracing::error_span!(
         "request",
         request.id = request_id.to_str().unwrap_or_default(),
         trace.id = %trace.trace_id(),
         http.method = %request.method(),
-        http.route = route,
+        http.route = route.as_ref().map_or("-", MatchedPath::as_str),
     );
     let answer = async {
         // Nothing that a handler left half done is used again: what it shares is behind locks that see to that.
@@ -89,6 +89,10 @@ async fn observe(State(around): State<Around>, mut request: Request, next: Next)
     let mut response = answer.instrument(span).await;
     if let Some(code) = response.extensions().get() {
         (around.refused)(*code);
+    }
+    // For what stands around the router, and cannot know which route it was.
+    if let Some(route) = route {
+        response.extensions_mut().insert(route);
     }
     let headers = response.headers_mut();
     headers.insert(REQUEST_ID.clone(), request_id);

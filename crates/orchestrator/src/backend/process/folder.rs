@@ -8,6 +8,8 @@ use std::path::{Path, PathBuf};
 use contract::EngineId;
 use rustix::fs::OFlags;
 
+use crate::sabotage::{self, Saboteur};
+
 /// The folder that holds one folder per engine.
 pub(super) struct Folders {
     root: PathBuf,
@@ -45,6 +47,9 @@ impl Folder {
         if let Some(root) = self.path.parent() {
             DirBuilder::new().recursive(true).mode(0o700).create(root)?;
         }
+        if sabotage::by(Saboteur::EmptyFolder) {
+            self.remove()?;
+        }
         match DirBuilder::new().mode(0o700).create(&self.path) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => self.refuse_link(),
             made => made,
@@ -53,6 +58,9 @@ impl Folder {
 
     /// Removes the folder with all that is in it. Links are removed, never followed.
     pub(super) fn remove(&self) -> io::Result<()> {
+        if sabotage::by(Saboteur::KeepFolder) {
+            return Ok(());
+        }
         match self.refuse_link().and_then(|()| fs::remove_dir_all(&self.path)) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
             removed => removed,
@@ -61,7 +69,9 @@ impl Folder {
 
     /// A link in the folder's place leads out of the root: whoever put it there has to take it away.
     fn refuse_link(&self) -> io::Result<()> {
-        if fs::symlink_metadata(&self.path)?.is_dir() {
+        let follows = sabotage::by(Saboteur::FollowLink);
+        let what = if follows { fs::metadata(&self.path)? } else { fs::symlink_metadata(&self.path)? };
+        if what.is_dir() {
             return Ok(());
         }
         let what = format!("{} is not a folder: remove it by hand", self.path.display());
@@ -162,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn removal_follows_no_link_and_leaves_the_root_alone() {
+    fn lesson_o14_removal_follows_no_link_and_leaves_the_root_alone() {
         let (root, folder) = folder();
         let outside = root.path().join("outside");
         fs::create_dir(&outside).unwrap();

@@ -8,9 +8,17 @@ use std::os::unix::fs::MetadataExt as _;
 use contract::EngineId;
 
 use super::identity::{Identity, is_gone};
+use crate::sabotage::{self, Saboteur};
 
 /// The name under which engines show in process listings.
 pub(super) const NAME: &str = "roundhouse";
+
+const DEPLOYMENT: &str = "--deployment";
+
+/// Later versions find by this what earlier ones started: it never changes.
+fn engine_id_flag() -> &'static str {
+    if sabotage::by(Saboteur::ForgetLabel) { "--engine" } else { "--engine-id" }
+}
 
 /// Whose process it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,7 +31,7 @@ impl Label {
     /// The arguments behind the name.
     pub(super) fn arguments(&self) -> [OsString; 5] {
         let engine_id = self.engine_id.to_string();
-        ["engine", "--deployment", &self.deployment_id, "--engine-id", &engine_id].map(OsString::from)
+        ["engine", DEPLOYMENT, &self.deployment_id, engine_id_flag(), &engine_id].map(OsString::from)
     }
 
     /// Reads a command line as `/proc` has it: each argument ends with a NUL. Only the exact form counts: a
@@ -32,11 +40,11 @@ impl Label {
         let text = std::str::from_utf8(command_line).ok()?;
         let mut arguments = text.split_terminator('\0');
         let mut next = || arguments.next();
-        if (next()?, next()?, next()?) != (NAME, "engine", "--deployment") {
+        if (next()?, next()?, next()?) != (NAME, "engine", DEPLOYMENT) {
             return None;
         }
         let deployment_id = next()?.to_owned();
-        if next()? != "--engine-id" {
+        if next()? != engine_id_flag() {
             return None;
         }
         Some(Self { deployment_id, engine_id: next()?.parse().ok()? })
@@ -54,7 +62,9 @@ pub(super) fn find(deployment_id: &str) -> io::Result<Vec<(EngineId, Identity)>>
             continue;
         };
         match look_at(pid, user) {
-            Ok(Some((label, identity))) if label.deployment_id == deployment_id => {
+            Ok(Some((label, identity)))
+                if label.deployment_id == deployment_id || sabotage::by(Saboteur::TakeStrangers) =>
+            {
                 found.push((label.engine_id, identity));
             }
             Ok(_) => {}

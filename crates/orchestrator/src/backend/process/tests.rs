@@ -177,6 +177,79 @@ async fn a_later_orchestrator_finds_watches_and_ends_what_an_earlier_one_launche
     assert_eq!(fixture.backend.list().await.unwrap().len(), 1);
 }
 
+/// What another deployment has under the very name of our engine.
+#[tokio::test]
+async fn lesson_o01_what_bears_our_name_and_anothers_label_is_never_touched() {
+    let fixture = Fixture::new(OBEDIENT);
+    let instance = fixture.launched().await;
+    let roots = tempfile::tempdir().unwrap();
+    let stranger = another(&Options {
+        deployment_id: "another".into(),
+        data_root: roots.path().join("engines"),
+        ..fixture.options.clone()
+    });
+    assert!(stranger.list().await.unwrap().is_empty());
+    stranger.stop(fixture.engine_id, Duration::ZERO).await.unwrap();
+    stranger.kill(fixture.engine_id).await.unwrap();
+    stranger.remove(fixture.engine_id).await.unwrap();
+    assert!(fixture.home().exists());
+    let found = label::find(&fixture.options.deployment_id).unwrap();
+    assert_eq!(found.iter().map(|(_, identity)| identity.instance()).collect::<Vec<_>>(), [instance]);
+}
+
+#[tokio::test]
+async fn lesson_o07_two_hundred_naps_leave_the_brain_intact() {
+    // Writes a line as it comes up, and another as it is told to end.
+    let fixture =
+        Fixture::new("trap 'kill $!; echo down >> brain; exit 0' TERM; sleep 60 & echo up >> brain; wait");
+    let brain = fixture.home().join("brain");
+    let mut expected = String::new();
+    for _ in 0..200 {
+        fixture.backend.launch(fixture.launch()).await.unwrap();
+        expected.push_str("up\n");
+        let up = async {
+            while fs::read_to_string(&brain).unwrap_or_default() != expected {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(5), up).await.expect("the brain is not as it was");
+        fixture.backend.stop(fixture.engine_id, Duration::from_secs(30)).await.unwrap();
+        expected.push_str("down\n");
+    }
+    assert_eq!(fs::read_to_string(&brain).unwrap(), expected);
+}
+
+/// The command line that version 0.1 gave its engines, with the ids in place.
+#[tokio::test]
+async fn lesson_o19_what_an_earlier_version_started_is_found_and_driven() {
+    let fixture = Fixture::new(OBEDIENT);
+    let line = include_str!("../../../fixtures/0.1/command_line.txt");
+    let words: Vec<String> = line
+        .split_whitespace()
+        .map(|word| word.replace("DEPLOYMENT", &fixture.options.deployment_id))
+        .map(|word| word.replace("ENGINE", &fixture.engine_id.to_string()))
+        .collect();
+    let mut command = tokio::process::Command::new("/bin/sh");
+    command.arg0(&words[0]).args(&words[1..]).current_dir(fixture.home());
+    let folder = fixture.backend.inner.folders.of(fixture.engine_id);
+    let mut earlier = spawn::spawn(command, &folder).unwrap();
+    fixture.log_has("ready").await;
+    let listed = fixture.backend.list().await.unwrap();
+    assert_eq!(listed.iter().map(|listed| listed.engine_id).collect::<Vec<_>>(), [fixture.engine_id]);
+    fixture.backend.stop(fixture.engine_id, Duration::from_secs(30)).await.unwrap();
+    assert_eq!(earlier.wait().await.unwrap().code(), Some(7));
+}
+
+#[test]
+fn lesson_o13_a_host_without_room_is_told_from_a_backend_that_fails() {
+    for code in [Errno::AGAIN, Errno::NOMEM, Errno::MFILE, Errno::NFILE] {
+        let error = told(&std::io::Error::from_raw_os_error(code.raw_os_error()));
+        assert!(matches!(error, BackendError::Full(_)), "{error}");
+    }
+    let error = told(&std::io::Error::from_raw_os_error(Errno::NOENT.raw_os_error()));
+    assert!(matches!(error, BackendError::Failed(_)), "{error}");
+}
+
 #[tokio::test]
 async fn an_adoption_that_fails_part_way_leaves_nothing_to_be_watched_twice() {
     let fixture = Fixture::new(OBEDIENT);
@@ -207,7 +280,7 @@ async fn a_kill_that_comes_while_an_engine_is_launched_ends_it() {
 }
 
 #[tokio::test]
-async fn removal_ends_the_engine_and_takes_its_folder() {
+async fn lesson_o14_removal_ends_the_engine_and_takes_its_folder() {
     let fixture = Fixture::new(STUBBORN);
     fixture.launched().await;
     fixture.backend.remove(fixture.engine_id).await.unwrap();

@@ -23,7 +23,7 @@ pub(in crate::fleet) fn moment(duration: Duration) -> Moment {
 }
 
 /// When nothing is to be done: never.
-const NEVER: Moment = Moment::MAX;
+pub(super) const NEVER: Moment = Moment::MAX;
 
 /// What is to be done about an engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -20,7 +20,7 @@ macro_rules! again {
 }
 
 #[tokio::test]
-async fn running_engines_are_adopted_undisturbed() {
+async fn lesson_o04_running_engines_are_adopted_undisturbed() {
     let app = TestApp::new().await;
     let key = app.product("demo", json!({})).await.key;
     let (_, before) = again!(app, key).provision("ann").await;
@@ -28,6 +28,7 @@ async fn running_engines_are_adopted_undisturbed() {
     let app = app.killed().await;
     app.begin().await;
     let product = again!(app, key);
+    assert_eq!(short(product.get("ann").await), "200 running");
     let (_, after) = product.admit("ann", json!({})).await;
     assert_eq!(after["engine"]["api_key"], before["api_key"]);
     assert_eq!(after["engine"]["url"], before["url"]);
@@ -128,6 +129,7 @@ async fn lesson_o05_a_silent_backend_holds_up_no_start_and_moves_no_engine() {
     let app = app.killed().await;
     app.backend.script(Call::List, Fault::Hang);
     app.while_time_passes(SECOND, app.begin()).await;
+    assert_eq!(short(again!(app, key).get("ann").await), "200 running");
     assert_eq!(short(again!(app, key).admit("ann", json!({})).await), "200 running");
     app.assert_in_order().await;
 }

@@ -45,8 +45,9 @@ async fn lesson_o16_an_old_key_never_comes_back() {
     let app = TestApp::new().await;
     let key_of_product = app.product("demo", json!({})).await.key;
     let product = Caller { app: &app, key: key_of_product.clone() };
-    product.provision("ann").await;
+    let old = key(&product.provision("ann").await);
     let new = key(&product.rotate("ann").await);
+    assert_ne!(old, new);
     let hash = contract::KeyHash::of(&new).to_hex();
     product.stop("ann").await;
     product.start("ann").await;

@@ -167,11 +167,7 @@ impl Up {
 
     /// Registers another product.
     pub(crate) async fn register(&self, slug: &str, policy: Value) -> Product {
-        let body = json!({"slug": slug, "display_name": slug, "policy": policy});
-        let request = client().post(format!("{}/products/register", self.base));
-        let answer = ask(request.header("x-admin-key", self.admin_key()).json(&body)).await;
-        let registered = answer.ok(super::form::REGISTERED);
-        Product::new(&self.base, registered["platform_api_key"].as_str().unwrap())
+        Product::register(&self.base, &self.admin_key(), slug, policy).await
     }
 
     /// Ends it with a signal.

@@ -14,6 +14,19 @@ pub(crate) const PROVISIONED: &str = "engine_id:engine user_id:text status:text 
 pub(crate) const REGISTERED: &str = "product_id:product slug:text display_name:text policy:object created_at:time \
      platform_api_key:platform-key";
 
+/// A row of the ledger.
+pub(crate) const AUDIT_ROW: &str = "id:int at:time product_id:product engine_id:engine|null user_id:text|null event:text \
+     duration_ms:int|null detail:object hash:text";
+/// Why an engine is as it is.
+pub(crate) const EXPLANATION: &str = "engine_id:engine status:text last_transition:object next_action:object|null \
+     awake_because:array|null restart_attempt:object|null caps:object|null";
+/// The last move of an engine.
+pub(crate) const LAST_TRANSITION: &str = "at:time event:text from:text|null to:text|null reason:text|null";
+/// What an engine's orchestrator will do next.
+pub(crate) const NEXT_ACTION: &str = "action:text at:time|null";
+/// How often a failed engine was restarted.
+pub(crate) const RESTART_ATTEMPT: &str = "n:int max:int";
+
 /// What an engine is at.
 pub(crate) const ACTIVITY: &str =
     "running_turns:int pending_hitl:int last_activity_at:time|null confinement:text";

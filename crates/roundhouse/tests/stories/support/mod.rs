@@ -1,6 +1,7 @@
 //! What the stories share: a place to run the binary in, clients of both services, and the contract's forms.
 
 pub(crate) mod calls;
+pub(crate) mod deployment;
 pub(crate) mod fleet;
 pub(crate) mod form;
 pub(crate) mod home;
@@ -16,6 +17,7 @@ use std::env;
 use std::io::{self, Write as _};
 use std::time::{Duration, Instant};
 
+pub(crate) use deployment::{Deployment, Orchestrator, QUICK, assert_within};
 pub(crate) use fleet::{Engine, Fleet, Product, Up};
 pub(crate) use form::assert_fields;
 pub(crate) use home::{Ended, Home, Program};

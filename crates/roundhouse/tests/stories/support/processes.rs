@@ -24,8 +24,13 @@ pub(crate) fn mentioning(text: &OsStr) -> Vec<Pid> {
 
 /// The engines of a deployment: those whose brain lies in its folder.
 pub(crate) fn engines_in(folder: &Path) -> Vec<Pid> {
+    engines_in_folder(&folder.join("engines"))
+}
+
+/// The engines whose brain lies below this folder.
+pub(crate) fn engines_in_folder(folder: &Path) -> Vec<Pid> {
     let mut variable = OsStr::new("SQLITE_DB_PATH=").to_owned();
-    variable.push(folder.join("engines"));
+    variable.push(folder);
     mentioning(&variable)
 }
 

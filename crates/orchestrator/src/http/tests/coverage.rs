@@ -1,0 +1,213 @@
+//! The gate: every route has been seen to give every answer that the document promises, a success, the refusal
+//! of a bad key and of a bad request among them; and the document promises what the contract lists.
+
+mod scenes;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use contract::ErrorCode;
+use pretty_assertions::assert_eq;
+use serde_json::{Value, json};
+use tower::ServiceExt as _;
+
+use super::super::proxy::Carrier;
+use super::super::{App, bare};
+use crate::testing::{ADMIN_KEY, Answered, Operation, TestApp, operations};
+
+/// What `seen` lacks of what every operation must have shown.
+fn lacking(seen: &BTreeSet<Answered>) -> Vec<String> {
+    let mut lacking = Vec::new();
+    for operation in operations() {
+        let Operation { method, path, .. } = operation;
+        let answers: BTreeSet<_> = seen
+            .iter()
+            .filter(|answered| answered.path == *path && answered.method == *method)
+            .map(|answered| (answered.status, answered.code.clone()))
+            .collect();
+        let mut must = operation.answers.clone();
+        must.extend(operation.unknown_key.map(|code| (401, Some(name(code)))));
+        if operation.has_input {
+            must.insert((400, Some(name(ErrorCode::InvalidRequest))));
+        }
+        lacking.extend(must.difference(&answers).map(|(status, code)| {
+            format!("{method} {path} never gave {status} {}", code.as_deref().unwrap_or_default())
+        }));
+        if !answers.iter().any(|(status, _)| (200..300).contains(status)) {
+            lacking.push(format!("{method} {path} never succeeded"));
+        }
+        lacking.extend(answers.difference(&operation.answers).map(|(status, code)| {
+            format!("{method} {path} gave {status} {code:?}, which the document does not have")
+        }));
+    }
+    lacking
+}
+
+fn name(code: ErrorCode) -> String {
+    serde_json::to_value(code).unwrap().as_str().unwrap().to_owned()
+}
+
+/// What was seen, a line per operation.
+fn table(seen: &BTreeSet<Answered>) -> String {
+    let mut lines = BTreeMap::<_, Vec<String>>::new();
+    for Answered { path, method, status, code } in seen {
+        let answer = format!("{status} {}", code.as_deref().unwrap_or("-"));
+        lines.entry(format!("{path} {method}")).or_default().push(answer);
+    }
+    let lines = lines.iter().map(|(operation, answers)| format!("{operation}: {}", answers.join(", ")));
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+#[tokio::test]
+async fn every_route_has_given_every_answer_of_the_document() {
+    let seen = scenes::all().await;
+    let lacking_now = lacking(&seen);
+    assert!(lacking_now.is_empty(), "{}\n\nSeen:\n{}", lacking_now.join("\n"), table(&seen));
+    // The gate itself: it closes when any one of these is no longer given, and when one more is.
+    for answered in seen.iter().filter(|answered| answered.code.as_deref() != Some("METHOD_NOT_ALLOWED")) {
+        let mut fewer = seen.clone();
+        fewer.remove(answered);
+        assert!(!lacking(&fewer).is_empty(), "nobody would miss {answered:?}");
+        let mut more = seen.clone();
+        more.insert(Answered { status: 418, code: Some("TEAPOT".to_owned()), ..answered.clone() });
+        assert!(!lacking(&more).is_empty(), "nobody would mind another answer than {answered:?}");
+    }
+}
+
+/// The paths of the router itself, as its debug form lists them.
+fn paths(router: &axum::Router) -> BTreeSet<String> {
+    let form = format!("{router:?}");
+    let listed = form.split("paths: {").nth(1).expect("another debug form");
+    let listed = listed.split("RouteId(").skip(1);
+    // `0): "/health", `, and after the last path something else.
+    listed.map_while(|entry| Some(entry.split_once("): \"")?.1.split_once('"')?.0.to_owned())).collect()
+}
+
+#[tokio::test]
+async fn the_router_and_the_document_have_the_same_routes() {
+    let app = TestApp::new().await;
+    let admin_key = contract::AdminKey::from_text(ADMIN_KEY.to_owned());
+    let fleet = std::sync::Arc::clone(app.orchestrator.fleet());
+    let whole = bare(App { fleet, admin_key, carrier: Carrier::new() });
+    let mut served = BTreeSet::new();
+    for path in paths(&whole) {
+        let request = axum::http::Request::builder().method("BREW").uri(path.replace(['{', '}', '*'], ""));
+        let refused = whole.clone().oneshot(request.body(axum::body::Body::empty()).unwrap()).await.unwrap();
+        if path.contains("/proxy/") {
+            // Any method is passed on: this one too asks for the key first.
+            assert_eq!(refused.status(), 401, "{path}");
+            let documented = operations().iter().filter(|operation| operation.path == path);
+            served.extend(documented.map(|operation| (path.clone(), operation.method.clone())));
+            continue;
+        }
+        assert_eq!(refused.status(), 405, "{path}");
+        let allowed = refused.headers()["allow"].to_str().unwrap();
+        // HEAD comes with GET.
+        let methods = allowed.split(',').filter(|method| *method != "HEAD");
+        served.extend(methods.map(|method| (path.clone(), method.to_owned())));
+    }
+    assert!(served.remove(&("/openapi.json".to_owned(), "GET".to_owned())), "{served:?}");
+    let documented = operations().iter().map(|operation| (operation.path.clone(), operation.method.clone()));
+    assert_eq!(served, documented.collect());
+}
+
+#[test]
+fn an_operation_without_input_promises_no_refusal_of_it() {
+    for Operation { method, path, has_input, has_body, answers, .. } in operations() {
+        let has = |status| answers.iter().any(|(answer, _)| *answer == status);
+        assert_eq!(has(400), *has_input, "{method} {path}");
+        assert_eq!(has(413), *has_body, "{method} {path}");
+    }
+}
+
+const KEY: &str = "INVALID_PLATFORM_KEY";
+const ADMIN: &str = "INVALID_ADMIN_KEY";
+const DENIED: &str = "POLICY_DENIED";
+const NOBODY: &str = "ENGINE_NOT_FOUND";
+const RESTS: &str = "ENGINE_NOT_RUNNING";
+const BACKEND: &str = "BACKEND_ERROR";
+
+/// Every endpoint with the codes that the contract lists for it, and those that its general rules give it; the
+/// extensions likewise.
+const CONTRACT: [(&str, &str, &[&str]); 24] = [
+    ("GET", "/health", &[]),
+    ("POST", "/products/register", &[ADMIN, "PRODUCT_SLUG_EXISTS"]),
+    ("PUT", "/products/{product_id}/policy", &[ADMIN, "PRODUCT_NOT_FOUND"]),
+    (
+        "POST",
+        "/engines/provision",
+        &[KEY, DENIED, "ENGINE_ALREADY_EXISTS", "QUOTA_EXCEEDED", BACKEND, "PORT_EXHAUSTION", "BOOT_TIMEOUT"],
+    ),
+    ("DELETE", "/engines/{user_id}", &[KEY, DENIED, NOBODY, BACKEND]),
+    (
+        "POST",
+        "/engines/{user_id}/start",
+        &[KEY, DENIED, NOBODY, "ENGINE_ALREADY_RUNNING", BACKEND, "PORT_EXHAUSTION", "BOOT_TIMEOUT"],
+    ),
+    ("POST", "/engines/{user_id}/stop", &[KEY, DENIED, NOBODY, RESTS, BACKEND]),
+    ("POST", "/engines/{user_id}/rotate-key", &[KEY, DENIED, NOBODY, RESTS, BACKEND]),
+    ("GET", "/engines/{user_id}", &[KEY, NOBODY]),
+    (
+        "POST",
+        "/engines/{user_id}/admit",
+        &[KEY, DENIED, "RATE_LIMITED", "QUOTA_EXCEEDED", BACKEND, "PORT_EXHAUSTION", "BOOT_TIMEOUT"],
+    ),
+    ("GET", "/engines", &[KEY]),
+    ("GET", "/status", &[KEY]),
+    ("GET", "/metrics", &[KEY]),
+    // Extensions.
+    ("GET", "/products", &[ADMIN]),
+    ("GET", "/metrics/prometheus", &[ADMIN]),
+    ("GET", "/audit", &[KEY]),
+    ("GET", "/events", &[KEY]),
+    ("GET", "/engines/{user_id}/explain", &[KEY, NOBODY]),
+    ("GET", "/engines/{user_id}/logs", &[KEY, NOBODY, BACKEND]),
+    ("GET", "/engines/{user_id}/proxy/{*path}", &[KEY, NOBODY, RESTS, BACKEND]),
+    ("POST", "/engines/{user_id}/proxy/{*path}", &[KEY, DENIED, NOBODY, RESTS, BACKEND]),
+    ("PUT", "/engines/{user_id}/proxy/{*path}", &[KEY, DENIED, NOBODY, RESTS, BACKEND]),
+    ("PATCH", "/engines/{user_id}/proxy/{*path}", &[KEY, DENIED, NOBODY, RESTS, BACKEND]),
+    ("DELETE", "/engines/{user_id}/proxy/{*path}", &[KEY, DENIED, NOBODY, RESTS, BACKEND]),
+];
+
+/// The contract's codes with their status.
+const CODES: [(&str, u16); 15] = [
+    ("INVALID_PLATFORM_KEY", 401),
+    ("INVALID_ADMIN_KEY", 401),
+    ("PRODUCT_NOT_FOUND", 404),
+    ("PRODUCT_SLUG_EXISTS", 409),
+    ("ENGINE_NOT_FOUND", 404),
+    ("ENGINE_ALREADY_EXISTS", 409),
+    ("ENGINE_NOT_RUNNING", 409),
+    ("ENGINE_ALREADY_RUNNING", 409),
+    ("QUOTA_EXCEEDED", 429),
+    ("RATE_LIMITED", 429),
+    ("POLICY_DENIED", 403),
+    ("PORT_EXHAUSTION", 503),
+    ("BACKEND_ERROR", 502),
+    ("BOOT_TIMEOUT", 504),
+    ("INTERNAL_ERROR", 500),
+];
+
+#[test]
+fn the_document_has_what_the_contract_lists() {
+    let mut promised = BTreeSet::new();
+    for (method, path, codes) in CONTRACT {
+        let operation =
+            operations().iter().find(|operation| operation.method == method && operation.path == path);
+        let operation = operation.unwrap_or_else(|| panic!("{method} {path} is not in the document"));
+        assert!(operation.answers.contains(&(200, None)), "{method} {path}");
+        // Every endpoint may be asked too early, and fail where it reads the registry.
+        let reads = !["/health", "/metrics/prometheus"].contains(&path);
+        let general: &[&str] = if reads { &["STARTING_UP", "INTERNAL_ERROR"] } else { &["STARTING_UP"] };
+        for code in codes.iter().chain(general) {
+            let has = operation.answers.iter().any(|(_, answer)| answer.as_deref() == Some(*code));
+            assert!(has, "{method} {path} does not have {code}");
+            promised.insert(*code);
+        }
+    }
+    assert_eq!(operations().len(), CONTRACT.len(), "an operation that the table does not have");
+    for (code, status) in CODES {
+        let known: ErrorCode = serde_json::from_value(Value::from(code)).unwrap();
+        assert_eq!((known.status(), json!(known)), (status, json!(code)));
+        assert!(promised.contains(code), "no endpoint has {code}");
+    }
+}

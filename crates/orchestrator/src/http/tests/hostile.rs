@@ -1,0 +1,214 @@
+//! Hostile requests: whatever is wrong with one, its answer is no failure of ours and stays in the envelope.
+
+mod asks;
+mod bodies;
+mod paths;
+mod raw;
+
+use std::collections::BTreeMap;
+
+use axum::body::to_bytes;
+use axum::extract::MatchedPath;
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::Response;
+use contract::ErrorCode;
+use contract::audit::AuditList;
+use contract::figures::{FleetStatus, Metrics};
+use contract::orchestrator::{
+    Admission, DestroyedEngine, EngineList, EngineLogs, EngineRecord, Explanation, Health, ProductList,
+    ProvisionedEngine, RegisteredProduct, ReplacedPolicy, RotatedKey, StartedEngine, StoppedEngine,
+};
+use proptest::prelude::*;
+use proptest::test_runner::RngSeed;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+use tower::ServiceExt as _;
+
+use self::asks::{Ask, Deployment, ask};
+use self::paths::escaped;
+use crate::testing::{ADMIN_KEY, Caller, TestApp, operations};
+
+/// A message is for a person: however long the request was.
+const LONGEST_MESSAGE: usize = 1_000;
+
+/// Engines of the test's product; more are removed, so that some can be provisioned.
+const MOST_ENGINES: i64 = 40;
+
+/// How the requests meant for one operation fared.
+#[derive(Clone, Copy, Default)]
+struct Share {
+    sent: usize,
+    /// They passed authentication, where there is one, and came to this very route.
+    authenticated: usize,
+    /// And nothing about their form was refused: the handler ran.
+    handled: usize,
+    succeeded: usize,
+}
+
+/// A refusal, as the envelope has it.
+fn refusal(status: StatusCode, headers: &HeaderMap, body: &[u8]) -> Result<ErrorCode, String> {
+    let body: Value = serde_json::from_slice(body).map_err(|_| "not JSON")?;
+    let error = body["error"].as_object().ok_or("no envelope")?;
+    if body.as_object().map(serde_json::Map::len) != Some(1) || error.len() != 2 {
+        return Err("more or less than the envelope".to_owned());
+    }
+    let code: ErrorCode = serde_json::from_value(error["code"].clone()).map_err(|_| "an unknown code")?;
+    if code.status() != status.as_u16() {
+        return Err(format!("{code:?} with {status}"));
+    }
+    if headers.get("content-type").is_none_or(|kind| kind != "application/json") {
+        return Err("another content type".to_owned());
+    }
+    if (code == ErrorCode::MethodNotAllowed) != headers.contains_key("allow") {
+        return Err("Allow goes with 405".to_owned());
+    }
+    let message = error["message"].as_str().ok_or("a message that is no text")?;
+    if message.is_empty() || message.len() > LONGEST_MESSAGE {
+        return Err(format!("a message of {} bytes", message.len()));
+    }
+    if ["pk-svc-", "sk-svc-", ADMIN_KEY, "provider secret"].iter().any(|secret| message.contains(secret)) {
+        return Err("a key in the message".to_owned());
+    }
+    Ok(code)
+}
+
+/// Whether `body` is what `method` on `route` answers by the contract.
+fn is_of_its_type(method: &str, route: &str, body: &[u8]) -> bool {
+    fn is<T: DeserializeOwned>(body: &[u8]) -> bool {
+        serde_json::from_slice::<T>(body).is_ok()
+    }
+    match (method, route) {
+        ("GET", "/health") => is::<Health>(body),
+        ("GET", "/products") => is::<ProductList>(body),
+        ("POST", "/products/register") => is::<RegisteredProduct>(body),
+        ("PUT", "/products/{product_id}/policy") => is::<ReplacedPolicy>(body),
+        ("GET", "/engines") => is::<EngineList>(body),
+        ("POST", "/engines/provision") => is::<ProvisionedEngine>(body),
+        ("GET", "/engines/{user_id}") => is::<EngineRecord>(body),
+        ("DELETE", "/engines/{user_id}") => is::<DestroyedEngine>(body),
+        ("POST", "/engines/{user_id}/admit") => is::<Admission>(body),
+        ("POST", "/engines/{user_id}/start") => is::<StartedEngine>(body),
+        ("POST", "/engines/{user_id}/stop") => is::<StoppedEngine>(body),
+        ("POST", "/engines/{user_id}/rotate-key") => is::<RotatedKey>(body),
+        ("GET", "/engines/{user_id}/explain") => is::<Explanation>(body),
+        ("GET", "/engines/{user_id}/logs") => is::<EngineLogs>(body),
+        ("GET", "/audit") => is::<AuditList>(body),
+        ("GET", "/status") => is::<FleetStatus>(body),
+        ("GET", "/metrics") => is::<Metrics>(body),
+        // Lines of text, not JSON.
+        ("GET", "/metrics/prometheus") => body.ends_with(b"# EOF\n"),
+        _ => false,
+    }
+}
+
+/// Judges an answer, and counts it.
+async fn judge(ask: &Ask, response: Response, share: &mut Share) -> Result<(), String> {
+    let route = response.extensions().get::<MatchedPath>().map(|route| route.as_str().to_owned());
+    let (parts, body) = response.into_parts();
+    let (status, headers) = (parts.status, parts.headers);
+    share.sent += 1;
+    if headers.get("x-request-id").is_none_or(|id| id.is_empty() || !id.as_bytes().is_ascii())
+        || headers.get("traceparent").is_none_or(|trace| trace.len() != 55)
+    {
+        return Err("no request id or trace context".to_owned());
+    }
+    let meant = ask.operation.method == ask.method && route.as_deref() == Some(&ask.operation.path);
+    // Behind the proxy there is no engine here that answers.
+    let proxied = status == StatusCode::BAD_GATEWAY && ask.operation.path.contains("/proxy/");
+    if status.as_u16() >= 500 && !proxied {
+        return Err(format!("a failure of ours: {status}"));
+    }
+    let code = match (status.is_success(), ask.method) {
+        // Has no body.
+        (_, "HEAD") => return Ok(()),
+        (true, "GET") if route.as_deref() == Some("/events") => {
+            // Has no end.
+            assert_eq!(headers["content-type"], "text/event-stream");
+            None
+        }
+        (success, method) => {
+            let body = to_bytes(body, usize::MAX).await.map_err(|error| error.to_string())?;
+            let answer = |what: &str| format!("{what}: {status} with {}", body.escape_ascii());
+            if success && !is_of_its_type(method, route.as_deref().unwrap_or_default(), &body) {
+                return Err(answer("not of its type"));
+            }
+            let refusal = (!success).then(|| refusal(status, &headers, &body)).transpose();
+            refusal.map_err(|what| answer(&what))?
+        }
+    };
+    let unknown = [Some(ErrorCode::InvalidPlatformKey), Some(ErrorCode::InvalidAdminKey)].contains(&code);
+    let unread = [Some(ErrorCode::InvalidRequest), Some(ErrorCode::PayloadTooLarge)].contains(&code);
+    share.authenticated += usize::from(meant && !unknown);
+    share.handled += usize::from(meant && !unknown && !unread);
+    share.succeeded += usize::from(meant && code.is_none());
+    Ok(())
+}
+
+/// Removes the engines that nobody asks for any more.
+async fn make_room(product: &Caller<'_>) {
+    let (_, list) = product.look("/engines?limit=1000").await;
+    if list["total"].as_i64().unwrap() <= MOST_ENGINES {
+        return;
+    }
+    for engine in list["engines"].as_array().unwrap() {
+        let user = escaped(engine["user_id"].as_str().unwrap().as_bytes());
+        assert_eq!(product.delete(&user).await.0, 200, "{engine}");
+    }
+}
+
+#[test]
+#[expect(clippy::print_stdout, reason = "the shares are shown to whoever runs it with --nocapture")]
+fn no_request_brings_the_service_to_fail_or_leaves_the_envelope() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let app = runtime.block_on(TestApp::new());
+    // As many as is quick, and the same ones, unless more are asked for.
+    let asked = std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok());
+    let config = ProptestConfig {
+        cases: asked.unwrap_or(1_500),
+        rng_seed: if asked.is_some() { RngSeed::Random } else { RngSeed::Fixed(4) },
+        max_shrink_iters: 300,
+        max_flat_map_regens: 100,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    };
+    let (product, deployment) = runtime.block_on(async {
+        let target = app.product("target", json!({})).await;
+        let product = app.product("demo", json!({})).await;
+        let product_id = target.product_id().await;
+        let deployment = Deployment { platform_key: product.key.clone(), admin_key: ADMIN_KEY, product_id };
+        (product, deployment)
+    });
+    let shares = std::cell::RefCell::new(BTreeMap::<String, Share>::new());
+    let requests = prop::strategy::Union::new(operations().iter().map(ask));
+    proptest!(config, |(ask in requests)| {
+        let operation = format!("{} {}", ask.operation.method, ask.operation.path);
+        let mut shares = shares.borrow_mut();
+        let share = shares.entry(operation).or_default();
+        let judged = runtime.block_on(async {
+            if share.sent.is_multiple_of(20) {
+                make_room(&product).await;
+            }
+            let response = app.router().oneshot(ask.request(&deployment)).await.unwrap();
+            judge(&ask, response, share).await
+        });
+        judged.map_err(TestCaseError::fail)?;
+    });
+    let mut poor = Vec::new();
+    for (operation, Share { sent, authenticated, handled, succeeded }) in shares.into_inner() {
+        let share = |count: usize| 100 * count / sent;
+        println!(
+            "{operation:50} {sent:5} sent, {:3} % authenticated, {:3} % handled, {:3} % succeeded",
+            share(authenticated),
+            share(handled),
+            share(succeeded)
+        );
+        if share(handled) < 50 || (succeeded == 0 && !operation.contains("/proxy/")) {
+            poor.push(operation);
+        }
+    }
+    assert!(poor.is_empty(), "too few requests reach the handlers of {poor:?}");
+    runtime.block_on(async {
+        app.assert_in_order().await;
+        app.assert_chained().await;
+    });
+}

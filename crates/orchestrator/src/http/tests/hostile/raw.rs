@@ -1,0 +1,200 @@
+//! The same over a real connection, where the HTTP server reads the bytes first.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+use pretty_assertions::assert_eq;
+use proptest::prelude::*;
+use proptest::strategy::ValueTree as _;
+use proptest::test_runner::TestRunner;
+use serde_json::json;
+use service::serve::{Bounds, serve};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream};
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+use super::asks::{Ask, Deployment, ask};
+use super::refusal;
+use crate::testing::{ADMIN_KEY, TestApp, operations};
+
+/// More than any answer takes.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Bodies that fit into the buffers of a connection: an answer may come before the body was read.
+const SMALL: usize = 16 * 1024;
+
+struct Server {
+    address: SocketAddr,
+    _shutdown: DropGuard,
+}
+
+impl Server {
+    async fn start(app: &TestApp) -> Self {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let shutdown = CancellationToken::new();
+        let bounds = Bounds { max_connections: 16, header_read_timeout: PATIENCE, drain: PATIENCE };
+        tokio::spawn(serve(listener, app.router(), bounds, shutdown.clone()));
+        Self { address, _shutdown: shutdown.drop_guard() }
+    }
+
+    /// The answer to these bytes.
+    async fn answer(&self, request: &[u8]) -> Raw {
+        let mut stream = TcpStream::connect(self.address).await.unwrap();
+        let mut answer = Vec::new();
+        let exchange = async {
+            // The server may have answered and closed before it took everything.
+            let _ = stream.write_all(request).await;
+            let _ = stream.read_to_end(&mut answer).await;
+        };
+        tokio::time::timeout(PATIENCE, exchange).await.expect("no end of the answer");
+        Raw::read(&answer)
+    }
+}
+
+struct Raw {
+    status: StatusCode,
+    headers: HeaderMap,
+    body: Vec<u8>,
+}
+
+impl Raw {
+    fn read(answer: &[u8]) -> Self {
+        let end = answer.windows(4).position(|at| at == b"\r\n\r\n");
+        let end = end.unwrap_or_else(|| panic!("no answer: {}", answer.escape_ascii()));
+        let head = std::str::from_utf8(&answer[..end]).unwrap();
+        let mut lines = head.split("\r\n");
+        let status = lines.next().unwrap().split(' ').nth(1).unwrap().parse().unwrap();
+        let headers = lines.map(|line| {
+            let (name, value) = line.split_once(": ").unwrap();
+            (name.parse::<HeaderName>().unwrap(), HeaderValue::from_str(value).unwrap())
+        });
+        Self { status, headers: headers.collect(), body: answer[end + 4..].to_vec() }
+    }
+
+    /// Whether the HTTP server refused it by itself: the service never saw it.
+    fn is_the_servers_own(&self) -> bool {
+        !self.headers.contains_key("x-request-id")
+    }
+}
+
+fn bytes(ask: &Ask, deployment: &Deployment) -> Vec<u8> {
+    let mut bytes = format!("{} {} HTTP/1.1\r\n", ask.method, ask.target(deployment)).into_bytes();
+    let mut headers = ask.headers(deployment);
+    if !headers.iter().any(|(name, _)| *name == "host") {
+        headers.push(("host", b"here".to_vec()));
+    }
+    // Its length is told as it is; else what follows would be another request.
+    headers.retain(|(name, _)| !["content-length", "transfer-encoding"].contains(name));
+    headers.push(("content-length", ask.body.len().to_string().into_bytes()));
+    headers.push(("connection", b"close".to_vec()));
+    for (name, value) in headers {
+        bytes.extend([name.as_bytes(), b": ", &value, b"\r\n"].concat());
+    }
+    [&bytes[..], b"\r\n", &ask.body].concat()
+}
+
+#[tokio::test]
+async fn over_a_real_connection_too() {
+    let app = TestApp::new().await;
+    let server = Server::start(&app).await;
+    let target = app.product("target", json!({})).await;
+    let product = app.product("demo", json!({})).await;
+    let product_id = target.product_id().await;
+    let deployment = Deployment { platform_key: product.key.clone(), admin_key: ADMIN_KEY, product_id };
+    // Streams have no end.
+    let finite = operations().iter().filter(|operation| operation.path != "/events").map(ask);
+    let asks = prop::strategy::Union::new(finite).prop_filter("small", |ask| ask.body.len() <= SMALL);
+    let mut runner = TestRunner::deterministic();
+    let mut answered = BTreeMap::<_, usize>::new();
+    for _ in 0..500 {
+        let ask = asks.new_tree(&mut runner).unwrap().current();
+        let Raw { status, headers, body } = {
+            let raw = server.answer(&bytes(&ask, &deployment)).await;
+            if raw.is_the_servers_own() {
+                assert_eq!((raw.status.as_u16(), &raw.body[..]), (400, &b""[..]), "{ask:?}");
+                *answered.entry("by the server").or_default() += 1;
+                continue;
+            }
+            raw
+        };
+        assert!(headers.contains_key("traceparent"), "{ask:?}");
+        *answered.entry(if status.is_success() { "well" } else { "refused" }).or_default() += 1;
+        if status.is_success() || ask.method == "HEAD" {
+            continue;
+        }
+        let code = refusal(status, &headers, &body);
+        let proxied = ask.operation.path.contains("/proxy/") && status.as_u16() == 502;
+        assert!(code.is_ok() && (status.as_u16() < 500 || proxied), "{code:?} {status}\nto {ask:?}");
+    }
+    assert!(answered["well"] >= 150 && answered["refused"] >= 100, "{answered:?}");
+    app.assert_in_order().await;
+    app.assert_chained().await;
+}
+
+/// What is no HTTP never comes to the service: the server refuses it, with a status and no body. These are the
+/// kinds; everything else is answered in the envelope.
+#[tokio::test]
+async fn what_is_no_http_is_refused_by_the_server_itself() {
+    let app = TestApp::new().await;
+    let server = Server::start(&app).await;
+    let many = "a: b\r\n".repeat(101);
+    let wide = format!("a: {}\r\n", "b".repeat(500_000));
+    let long = "a".repeat(65_535);
+    let end = "host: a\r\nconnection: close\r\n\r\n";
+    for (what, request, expected) in [
+        ("a control character in the path", format!("GET /\u{1} HTTP/1.1\r\n{end}").into_bytes(), Some(400)),
+        ("a path that is no UTF-8", [b"GET /\xff HTTP/1.1\r\n", end.as_bytes()].concat(), Some(400)),
+        ("a method that is no token", format!("G@T / HTTP/1.1\r\n{end}").into_bytes(), Some(400)),
+        ("another protocol", format!("GET / HTTP/3.0\r\n{end}").into_bytes(), Some(400)),
+        ("a header name with a space", format!("GET / HTTP/1.1\r\na b: c\r\n{end}").into_bytes(), Some(400)),
+        (
+            "a control character in a header",
+            format!("GET / HTTP/1.1\r\na: \u{1}\r\n{end}").into_bytes(),
+            Some(400),
+        ),
+        (
+            "a length that is no number",
+            format!("GET / HTTP/1.1\r\ncontent-length: x\r\n{end}").into_bytes(),
+            Some(400),
+        ),
+        (
+            "two lengths",
+            format!("GET / HTTP/1.1\r\ncontent-length: 1\r\ncontent-length: 2\r\n{end}").into_bytes(),
+            Some(400),
+        ),
+        (
+            "an encoding that is not chunked at the end",
+            format!("GET / HTTP/1.1\r\ntransfer-encoding: gzip\r\n{end}").into_bytes(),
+            Some(400),
+        ),
+        ("too long a path", format!("GET /{long} HTTP/1.1\r\n{end}").into_bytes(), Some(414)),
+        ("too many headers", format!("GET / HTTP/1.1\r\n{many}{end}").into_bytes(), Some(431)),
+        ("too long a head", format!("GET / HTTP/1.1\r\n{wide}{end}").into_bytes(), Some(431)),
+        // These are HTTP, if odd.
+        ("no host", b"GET /nowhere HTTP/1.1\r\nconnection: close\r\n\r\n".to_vec(), None),
+        ("raw UTF-8", format!("GET /\u{fc} HTTP/1.1\r\n{end}").into_bytes(), None),
+        ("the whole server", format!("OPTIONS * HTTP/1.1\r\n{end}").into_bytes(), None),
+        ("an authority", format!("CONNECT a:80 HTTP/1.1\r\n{end}").into_bytes(), None),
+        ("a whole address", format!("GET http://b/engines HTTP/1.1\r\n{end}").into_bytes(), None),
+        ("a chunk that is none", broken_chunk(), None),
+    ] {
+        let raw = server.answer(&request).await;
+        let status = raw.status.as_u16();
+        if raw.is_the_servers_own() {
+            assert_eq!((Some(status), &raw.body[..]), (expected, &b""[..]), "{what}");
+        } else {
+            assert_eq!(expected, None, "{what}: {status}");
+            refusal(raw.status, &raw.headers, &raw.body).unwrap_or_else(|error| panic!("{what}: {error}"));
+        }
+    }
+}
+
+/// A good head, and a body that is none.
+fn broken_chunk() -> Vec<u8> {
+    let head =
+        "POST /products/register HTTP/1.1\r\nhost: a\r\nconnection: close\r\ntransfer-encoding: chunked\r\n";
+    format!("{head}x-admin-key: {ADMIN_KEY}\r\n\r\nx\r\n").into_bytes()
+}

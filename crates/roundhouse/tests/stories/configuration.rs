@@ -1,0 +1,269 @@
+//! Story 8: a configuration that cannot work is refused whole, with all that is wrong with it.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::net::TcpListener;
+
+use crate::support::http::client;
+use crate::support::{Deployment, Ended, Home, eventually};
+
+/// Values that no deployment can work with.
+const FAULTS: [(&str, &str); 42] = [
+    ("ORCH_DATABASE_URL", "mysql://localhost/registry"),
+    ("ORCH_DATABASE_URL", "registry.sqlite"),
+    ("ORCH_DATABASE_URL", "sqlite:"),
+    ("ORCH_MASTER_KEY", "too-short"),
+    ("ORCH_MASTER_KEY", "0000000000000000000000000000000000000000000="),
+    ("ORCH_MASTER_KEY", "++++++++++++++++++++++++++++++++++++++++++A"),
+    ("ORCH_ADMIN_KEY", "hunter-two\nhunter-three"),
+    ("ORCH_ENGINE_IMAGE", "svc-engine:latest"),
+    ("ORCH_ENGINE_IMAGE", "svc-engine"),
+    ("ORCH_ENGINE_IMAGE", "svc-engine:1"),
+    ("ORCH_ENGINE_IMAGE", "svc-engine:999.0.0"),
+    ("ORCH_ENGINE_IMAGE", "another:0.1.0"),
+    ("ORCH_BACKEND", "podman"),
+    ("ORCH_ENGINE_ENV_PASSTHROUGH", "ORCH_ADMIN_KEY"),
+    ("ORCH_ENGINE_ENV_PASSTHROUGH", "ORCH_ANYTHING"),
+    ("ORCH_ENGINE_ENV_PASSTHROUGH", "ENGINE_KEY_HASH"),
+    ("ORCH_ENGINE_ENV_PASSTHROUGH", "SQLITE_DB_PATH"),
+    ("ORCH_ENGINE_ENV_PASSTHROUGH", "CATALOG_DIR"),
+    ("ORCH_HOST", "not a host"),
+    ("ORCH_ENGINE_URL_HOST", "http://not a host"),
+    ("ORCH_PORT", "door"),
+    ("ORCH_PORT", "65536"),
+    ("ORCH_PORT", "-1"),
+    ("ORCH_BOOT_TIMEOUT_S", "soon"),
+    ("ORCH_BOOT_TIMEOUT_S", "0"),
+    ("ORCH_BOOT_TIMEOUT_S", "-1"),
+    ("ORCH_BOOT_TIMEOUT_S", "NaN"),
+    ("ORCH_BOOT_TIMEOUT_S", "inf"),
+    ("ORCH_HEALTH_CHECK_INTERVAL_S", "0"),
+    ("ORCH_HEALTH_CHECK_INTERVAL_S", "30s"),
+    ("ORCH_HEALTH_CHECK_TIMEOUT_S", "-0.5"),
+    ("ORCH_HEALTH_MAX_FAILURES", "three"),
+    ("ORCH_HEALTH_MAX_FAILURES", "0"),
+    ("ORCH_HEALTH_MAX_FAILURES", "2.5"),
+    ("ORCH_RESTART_BACKOFF_BASE_S", "-5"),
+    ("ORCH_RESTART_BACKOFF_MAX_S", "1e400"),
+    ("ORCH_RESTART_MAX_ATTEMPTS", "-1"),
+    ("ORCH_RESTART_MAX_ATTEMPTS", "8.0"),
+    ("ORCH_IDLE_SLEEP_THRESHOLD_S", "never"),
+    ("ORCH_IDLE_SLEEP_THRESHOLD_S", "-1"),
+    ("ORCH_PORT_MIN", "low"),
+    ("ORCH_PORT_MIN", "0"),
+];
+/// Whose value is never shown.
+const SECRETS: [&str; 3] = ["ORCH_DATABASE_URL", "ORCH_MASTER_KEY", "ORCH_ADMIN_KEY"];
+/// What the contract gives where nothing is set.
+const DEFAULTS: [&str; 17] = [
+    "ORCH_ENGINE_NETWORK=engine_net",
+    "ORCH_ENGINE_URL_HOST=127.0.0.1",
+    "ORCH_ENGINE_ENV_PASSTHROUGH=",
+    "ORCH_HOST=0.0.0.0",
+    "ORCH_PORT=8000",
+    "ORCH_BOOT_TIMEOUT_S=60",
+    "ORCH_HEALTH_CHECK_INTERVAL_S=30",
+    "ORCH_HEALTH_CHECK_TIMEOUT_S=10",
+    "ORCH_HEALTH_MAX_FAILURES=3",
+    "ORCH_RESTART_BACKOFF_BASE_S=5",
+    "ORCH_RESTART_BACKOFF_MAX_S=300",
+    "ORCH_RESTART_MAX_ATTEMPTS=8",
+    "ORCH_IDLE_SLEEP_THRESHOLD_S=3600",
+    "ORCH_PORT_MIN=9001",
+    "ORCH_PORT_MAX=9999",
+    "ORCH_DATA_ROOT_PATH=/var/lib/roundhouse/engines",
+    "ORCH_CATALOG_MOUNT_PATH=/var/lib/roundhouse/catalog",
+];
+
+/// What `--check` says of a configuration.
+async fn check(place: &Deployment, variables: &BTreeMap<String, String>) -> Ended {
+    place.fleet.home.run(&["orchestrator", "--check"], variables).ended().await
+}
+
+/// Asserts that a refusal has exactly these faults: a line for each, that names the variable and, unless that is
+/// a secret, what it holds.
+#[track_caller]
+fn names_exactly(ended: Ended, faults: &[(&str, &str)]) {
+    let said = ended.refused(2, &[]);
+    for (name, value) in faults {
+        let line = said.lines().find(|line| line.contains(&format!("{name} ")));
+        let line = line.unwrap_or_else(|| panic!("{name} is not named: {said}"));
+        if SECRETS.contains(name) {
+            let shown = value.lines().any(|part| part.len() > 8 && said.contains(part));
+            assert!(!shown, "{name} is shown: {said}");
+        } else {
+            assert!(line.contains(value), "{value:?} is not shown: {line}");
+        }
+        assert!(line.contains("must be"), "it does not say what it must be: {line}");
+    }
+    let named = said.lines().filter(|line| line.trim_start().starts_with("ORCH_")).count();
+    assert_eq!(named, faults.len(), "{said}");
+}
+
+#[tokio::test]
+async fn each_bad_value_is_refused_alone() {
+    let place = Deployment::new();
+    for (name, value) in FAULTS {
+        let mut variables = place.fleet.variables.clone();
+        variables.insert(name.to_owned(), value.to_owned());
+        names_exactly(check(&place, &variables).await, &[(name, value)]);
+    }
+    assert_eq!(fs::read_dir(place.fleet.folder()).unwrap().count(), 0, "a check leaves nothing");
+}
+
+#[tokio::test]
+async fn all_bad_values_are_named_at_once_by_the_check_and_by_the_start() {
+    let place = Deployment::new();
+    let mut variables = place.fleet.variables.clone();
+    let mut faults: BTreeMap<&str, &str> = BTreeMap::new();
+    for (name, value) in FAULTS {
+        faults.entry(name).or_insert(value);
+        variables.insert(name.to_owned(), faults[name].to_owned());
+    }
+    let faults: Vec<(&str, &str)> = faults.into_iter().collect();
+    names_exactly(check(&place, &variables).await, &faults);
+    names_exactly(place.fleet.home.run(&["orchestrator"], &variables).ended().await, &faults);
+    assert_eq!(fs::read_dir(place.fleet.folder()).unwrap().count(), 0, "nothing was begun");
+}
+
+#[tokio::test]
+async fn what_is_required_is_missed_also_when_it_is_empty() {
+    let place = Deployment::new();
+    let required = ["ORCH_DATABASE_URL", "ORCH_MASTER_KEY", "ORCH_ADMIN_KEY", "ORCH_ENGINE_IMAGE"];
+    let mut variables = place.fleet.variables.clone();
+    for name in required {
+        variables.insert(name.to_owned(), String::new());
+    }
+    let said = check(&place, &variables).await.refused(2, &required);
+    for name in required {
+        variables.remove(name);
+    }
+    assert_eq!(check(&place, &variables).await.refused(2, &required), said);
+}
+
+#[tokio::test]
+async fn faults_between_variables_are_named() {
+    let place = Deployment::new().with("ORCH_PORT_MIN", "9999").with("ORCH_PORT_MAX", "9001");
+    let said = check(&place, &place.fleet.variables).await.refused(2, &["ORCH_PORT_M"]);
+    assert!(said.contains("9999") || said.contains("9001"), "{said}");
+}
+
+#[tokio::test]
+async fn what_is_no_port_is_one_fault_and_named_as_it_is() {
+    let place = Deployment::new().with("ORCH_PORT_MAX", "70000");
+    names_exactly(check(&place, &place.fleet.variables).await, &[("ORCH_PORT_MAX", "70000")]);
+}
+
+#[tokio::test]
+async fn a_check_shows_what_holds_and_hides_what_is_secret() {
+    let place = Deployment::new();
+    let required =
+        ["ORCH_DATABASE_URL", "ORCH_MASTER_KEY", "ORCH_ADMIN_KEY", "ORCH_ENGINE_IMAGE", "ORCH_BACKEND"];
+    let mut variables = place.fleet.variables.clone();
+    variables.retain(|name, _| required.contains(&name.as_str()));
+    let said = check(&place, &variables).await.well();
+    for line in DEFAULTS {
+        assert!(said.lines().any(|found| found == line), "no {line:?} in: {said}");
+    }
+    let image = format!("ORCH_ENGINE_IMAGE={}", variables["ORCH_ENGINE_IMAGE"]);
+    assert!(said.lines().any(|line| line == image), "{said}");
+    for name in ["ORCH_MASTER_KEY", "ORCH_ADMIN_KEY"] {
+        assert!(said.contains(name) && !said.contains(&variables[name]), "{said}");
+    }
+
+    // Empty counts as not set; seconds may be decimals.
+    for line in DEFAULTS {
+        variables.insert(line.split_once('=').unwrap().0.to_owned(), String::new());
+    }
+    assert_eq!(check(&place, &variables).await.well(), said);
+    for (name, value) in [
+        ("ORCH_BOOT_TIMEOUT_S", "0.2"),
+        ("ORCH_HEALTH_CHECK_INTERVAL_S", "1.5"),
+        ("ORCH_RESTART_BACKOFF_BASE_S", "0.25"),
+        ("ORCH_IDLE_SLEEP_THRESHOLD_S", "0"),
+        ("ORCH_PORT", "0"),
+    ] {
+        variables.insert(name.to_owned(), value.to_owned());
+        let said = check(&place, &variables).await.well();
+        assert!(said.lines().any(|line| line == format!("{name}={value}")), "no {name}={value}: {said}");
+    }
+    assert_eq!(fs::read_dir(place.fleet.folder()).unwrap().count(), 0, "a check leaves nothing");
+}
+
+#[tokio::test]
+async fn a_check_disturbs_no_orchestrator() {
+    let place = Deployment::new();
+    let (_orchestrator, product) = place.start_with_product().await;
+    product.engine("ada").await;
+    check(&place, &place.fleet.variables).await.well();
+    assert_eq!(product.status("ada").await, "running");
+}
+
+/// Asserts that an orchestrator does not start, names `what`, and shows no secret.
+async fn does_not_start(place: &Deployment, what: &str) {
+    let mut orchestrator = place.launch();
+    eventually("it ends", async || {
+        let health = client().get(format!("{}/health", orchestrator.base)).send().await;
+        let well = health.is_ok_and(|answer| answer.status() == 200);
+        assert!(!well, "it has started: {}", orchestrator.program.output());
+        (!orchestrator.program.runs()).then_some(())
+    })
+    .await;
+    let ended = orchestrator.program.ended().await;
+    assert!(!ended.output.contains(&place.master_key) && !ended.output.contains(&place.admin_key));
+    ended.refused(2, &[what]);
+}
+
+#[tokio::test]
+async fn a_port_that_is_taken_is_named() {
+    let place = Deployment::new();
+    let _holder = TcpListener::bind(("127.0.0.1", place.fleet.home.ports.first())).unwrap();
+    place.launch().program.ended().await.refused(2, &[&place.fleet.home.ports.first().to_string()]);
+}
+
+#[tokio::test]
+async fn a_registry_that_is_none_is_named_and_left_alone() {
+    let place = Deployment::new();
+    let file = place.fleet.folder().join("registry.sqlite");
+    let garbage = b"no database ".repeat(1_000);
+    fs::write(&file, &garbage).unwrap();
+    does_not_start(&place, file.to_str().unwrap()).await;
+    assert!(fs::read(&file).unwrap() == garbage);
+}
+
+#[tokio::test]
+async fn a_folder_for_engines_that_is_a_file_is_named_and_left_alone() {
+    let place = Deployment::new();
+    let folder = place.fleet.folder().join("engines");
+    fs::write(&folder, "kept").unwrap();
+    does_not_start(&place, folder.to_str().unwrap()).await;
+    assert_eq!(fs::read_to_string(folder).unwrap(), "kept");
+}
+
+#[tokio::test]
+async fn a_catalog_that_does_not_exist_is_named() {
+    let place = Deployment::new();
+    let catalog = place.fleet.folder().join("nowhere");
+    let place = place.with("ORCH_CATALOG_MOUNT_PATH", catalog.to_str().unwrap());
+    does_not_start(&place, catalog.to_str().unwrap()).await;
+}
+
+#[tokio::test]
+async fn another_master_key_is_refused_with_the_way_out() {
+    let place = Deployment::new();
+    let (orchestrator, _product) = place.start_with_product().await;
+    orchestrator.end(rustix::process::Signal::TERM).await.well();
+    let mut variables = place.fleet.variables.clone();
+    let other = "A".repeat(43);
+    variables.insert("ORCH_MASTER_KEY".to_owned(), other.clone());
+    let ended = place.fleet.home.run(&["orchestrator"], &variables).ended().await;
+    let said = ended.refused(2, &["ORCH_MASTER_KEY", "roundhouse rekey"]);
+    assert!(!said.contains(&other) && !said.contains(&place.master_key), "{said}");
+}
+
+#[tokio::test]
+async fn a_word_that_is_no_option_is_refused() {
+    let home = Home::new();
+    let ended = home.run(&["orchestrator", "--chek"], &BTreeMap::new()).ended().await;
+    ended.refused(2, &["--chek"]);
+}

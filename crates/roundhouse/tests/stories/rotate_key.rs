@@ -1,0 +1,246 @@
+//! Story 4: a key that was rotated away is dead for good, and the new one works, whatever happens around it.
+
+use std::collections::BTreeSet;
+use std::time::Instant;
+
+use futures::future::join_all;
+use rustix::process::Signal;
+use serde_json::json;
+use strict_provider::{Gate, Reply, StrictProvider};
+
+use crate::support::calls::message;
+use crate::support::form::ENGINE_RECORD;
+use crate::support::model::reached;
+use crate::support::turn::completed;
+use crate::support::{
+    Answer, Deployment, Engine, Fleet, Product, assert_within, eventually, in_time, processes,
+};
+
+/// What a rotation answers.
+const ROTATED: &str = "new_api_key:engine-key";
+
+/// The key that a rotation answers.
+#[track_caller]
+fn new_key(answer: Answer) -> String {
+    answer.ok(ROTATED)["new_api_key"].as_str().unwrap().to_owned()
+}
+
+/// Asserts that a user's engine takes `key` and none of `old`, and that whoever asks is given `key`.
+async fn takes(product: &Product, user: &str, key: &str, old: &[String]) {
+    let record = product.get(user).await.ok(ENGINE_RECORD);
+    assert_eq!(record["api_key"], key);
+    let engine = product.engine(user).await;
+    assert_eq!(engine.key, key);
+    engine.get("/tasks").await.ok("tasks:array total:int");
+    for old in old {
+        let mut former = engine.clone();
+        former.key.clone_from(old);
+        former.get("/tasks").await.refused(401, "INVALID_ENGINE_KEY");
+        former.execute_refused(&message("task", "Hello!")).await.refused(401, "INVALID_ENGINE_KEY");
+    }
+}
+
+#[tokio::test]
+async fn a_new_key_works_at_once_and_the_old_one_never_again() {
+    let place = Deployment::new().with("ORCH_RESTART_BACKOFF_BASE_S", "0.2");
+    let (orchestrator, product) = place.start_with_product().await;
+    let engine = product.engine("ada").await;
+    engine.tell("task", "Hello!").await;
+    let process = place.process_of(&engine);
+    let mut old = vec![engine.key.clone()];
+    let mut key = new_key(product.rotate("ada").await);
+    takes(&product, "ada", &key, &old).await;
+    assert_eq!(place.process_of(&engine), process, "it was not restarted for it");
+
+    // Through a stop and a start.
+    product.stop("ada").await.ok("status:text");
+    assert_eq!(product.get("ada").await.ok(ENGINE_RECORD)["api_key"], key.as_str());
+    product.start("ada").await.ok("status:text url:url");
+    takes(&product, "ada", &key, &old).await;
+    // Through the death of the engine.
+    old.push(std::mem::replace(&mut key, new_key(product.rotate("ada").await)));
+    place.kill_engine(&engine);
+    product.becomes("ada", "failed").await;
+    product.becomes("ada", "running").await;
+    takes(&product, "ada", &key, &old).await;
+    // Through the death of the orchestrator, and of both.
+    old.push(std::mem::replace(&mut key, new_key(product.rotate("ada").await)));
+    let orchestrator = place.kill_and_start(orchestrator).await;
+    takes(&product, "ada", &key, &old).await;
+    old.push(std::mem::replace(&mut key, new_key(product.rotate("ada").await)));
+    orchestrator.end(Signal::KILL).await;
+    place.kill_engine(&engine);
+    let _orchestrator = place.start().await;
+    product.becomes("ada", "running").await;
+    takes(&product, "ada", &key, &old).await;
+
+    assert_eq!(product.audit("rotate_key").await.len(), 4);
+    let kept = product.engine("ada").await.messages("task").await;
+    assert_eq!(kept.len(), 2, "{kept:?}");
+    let keys: BTreeSet<&String> = old.iter().chain([&key]).collect();
+    assert_eq!(keys.len(), 5, "each is another");
+}
+
+#[tokio::test]
+async fn an_engine_that_does_not_run_has_no_key_to_rotate() {
+    let fleet = Fleet::new();
+    let up = fleet.up().await;
+    let product = up.product();
+    product.rotate("nobody").await.refused(404, "ENGINE_NOT_FOUND");
+    let engine = product.engine("ada").await;
+    product.stop("ada").await.ok("status:text");
+    product.rotate("ada").await.refused(409, "ENGINE_NOT_RUNNING");
+    product.start("ada").await.ok("status:text url:url");
+    takes(&product, "ada", &engine.key, &[]).await;
+    // Another product's user of that name is another user.
+    let other = up.register("other", json!({})).await;
+    other.rotate("ada").await.refused(404, "ENGINE_NOT_FOUND");
+    let mut stranger = product.clone();
+    stranger.key.clone_from(&engine.key);
+    stranger.rotate("ada").await.refused(401, "INVALID_PLATFORM_KEY");
+    takes(&product, "ada", &engine.key, &[]).await;
+    assert!(product.audit("rotate_key").await.is_empty());
+    product.delete("ada").await.ok("status:text engine_id:engine");
+    product.rotate("ada").await.refused(404, "ENGINE_NOT_FOUND");
+}
+
+/// Rotates twenty times at once; the keys of those that went well. Meanwhile, the key that anybody is given is
+/// looked at.
+async fn rotate_at_once(product: &Product) -> Vec<String> {
+    let rotations = join_all((0..20).map(|_| product.rotate("ada")));
+    let looks = join_all((0..5).map(|_| product.get("ada")));
+    let (rotations, looks) = in_time("all are answered", futures::future::join(rotations, looks)).await;
+    for look in looks {
+        look.ok(ENGINE_RECORD);
+    }
+    let mut keys = Vec::new();
+    for answer in rotations {
+        match answer.status {
+            200 => keys.push(new_key(answer)),
+            409 => _ = answer.refused(409, "ENGINE_NOT_RUNNING"),
+            _ => _ = answer.refused(502, "BACKEND_ERROR"),
+        }
+    }
+    keys
+}
+
+#[tokio::test]
+async fn of_many_rotations_at_once_the_last_key_counts() {
+    let fleet = Fleet::new();
+    let up = fleet.up().await;
+    let product = up.product();
+    let engine = product.engine("ada").await;
+    let keys = rotate_at_once(&product).await;
+    assert!(!keys.is_empty(), "at least one succeeds");
+    let last = product.get("ada").await.ok(ENGINE_RECORD)["api_key"].as_str().unwrap().to_owned();
+    assert!(keys.contains(&last), "it is one that was handed out");
+    let mut old: Vec<String> = keys.iter().filter(|key| **key != last).cloned().collect();
+    assert_eq!(old.len() + 1, keys.len(), "no key is handed out twice");
+    old.push(engine.key);
+    takes(&product, "ada", &last, &old).await;
+    assert_eq!(product.audit("rotate_key").await.len(), keys.len());
+    product.engine("ada").await.tell("task", "Hello!").await;
+}
+
+#[tokio::test]
+async fn a_rotation_amid_stops_and_starts_leaves_one_key_that_works() {
+    let fleet = Fleet::new();
+    let up = fleet.up().await;
+    let product = up.product();
+    let first = product.engine("ada").await.key;
+    let upheaval = async {
+        for _ in 0..2 {
+            // Each waits for what is under way, and is then right or refused by what it finds.
+            let stop = product.stop("ada").await;
+            assert!([200, 409].contains(&stop.status), "{stop:?}");
+            let start = product.start("ada").await;
+            assert!([200, 409].contains(&start.status), "{start:?}");
+        }
+    };
+    let ((), keys) = futures::future::join(upheaval, rotate_at_once(&product)).await;
+    if product.status("ada").await != "running" {
+        product.start("ada").await.ok("status:text url:url");
+    }
+    let key = product.get("ada").await.ok(ENGINE_RECORD)["api_key"].as_str().unwrap().to_owned();
+    let mut old: Vec<String> = keys.into_iter().filter(|one| *one != key).collect();
+    if key == first {
+        assert!(old.is_empty(), "a key that was rotated away has come back");
+    } else {
+        old.push(first);
+    }
+    takes(&product, "ada", &key, &old).await;
+}
+
+#[tokio::test]
+async fn a_rotation_that_the_orchestrator_dies_in_is_settled_by_the_next() {
+    let place = Deployment::new();
+    let (mut orchestrator, product) = place.start_with_product().await;
+    let mut old = vec![product.engine("ada").await.key];
+    for _ in 0..3 {
+        let rotations: Vec<_> = (0..8)
+            .map(|_| {
+                let path = format!("{}/engines/ada/rotate-key", product.base);
+                let request =
+                    crate::support::http::client().post(path).header("x-platform-key", &product.key);
+                tokio::spawn(async move { request.send().await.ok()?.json::<serde_json::Value>().await.ok() })
+            })
+            .collect();
+        let before = old.last().unwrap().clone();
+        eventually("a rotation is through", async || {
+            let key = product.get("ada").await.ok(ENGINE_RECORD)["api_key"].as_str().unwrap().to_owned();
+            (key != before).then_some(())
+        })
+        .await;
+        orchestrator = place.kill_and_start(orchestrator).await;
+        let key = product.engine("ada").await.key;
+        for rotation in rotations {
+            let answer = in_time("the call ends", rotation).await.unwrap();
+            let acknowledged = answer.and_then(|answer| Some(answer["new_api_key"].as_str()?.to_owned()));
+            old.extend(acknowledged.filter(|one| *one != key));
+        }
+        takes(&product, "ada", &key, &old).await;
+        old.push(key);
+    }
+}
+
+#[tokio::test]
+async fn a_stream_goes_on_while_the_key_is_rotated() {
+    let provider = StrictProvider::start().await.unwrap();
+    let gate = Gate::new();
+    let text = "The answer is longer than the life of a key.";
+    provider.enqueue(Reply::of_text(text).chars_per_delta(5).hold(3, &gate));
+    let fleet = Fleet::new().with_provider(&provider);
+    let up = fleet.up().await;
+    let product = up.product();
+    let engine = product.engine("ada").await;
+    let stream = engine.execute_with(&message("task", "Tell me.")).await;
+    let watcher = engine.replay("task", 0).await;
+    reached(&gate).await;
+    let key = new_key(product.rotate("ada").await);
+    takes(&product, "ada", &key, std::slice::from_ref(&engine.key)).await;
+    gate.release();
+    let events = stream.rest().await;
+    assert_eq!(completed(&events), text);
+    assert_eq!(watcher.rest().await, events);
+    assert_eq!(product.engine("ada").await.replay("task", 0).await.rest().await, events);
+}
+
+#[tokio::test]
+async fn an_engine_that_does_not_answer_keeps_a_key_that_works() {
+    let place = Deployment::new();
+    let (_orchestrator, product) = place.start_with_product().await;
+    let engine = product.engine("ada").await;
+    let process = place.process_of(&engine).unwrap();
+    processes::signal(process, Signal::STOP);
+    let start = Instant::now();
+    let answer = product.rotate("ada").await;
+    answer.refused(502, "BACKEND_ERROR");
+    assert_within("it is answered in time", start.elapsed(), 0.0..25.0);
+    processes::signal(process, Signal::CONT);
+    // Settled at the engine's next answer: until then, who asks for the key waits.
+    let Engine { key, .. } = product.engine("ada").await;
+    let old = if key == engine.key { Vec::new() } else { vec![engine.key] };
+    takes(&product, "ada", &key, &old).await;
+    let next = new_key(product.rotate("ada").await);
+    takes(&product, "ada", &next, &[key]).await;
+}

@@ -1,0 +1,167 @@
+//! Story 4: a second orchestrator on the same registry waits, says so, and takes over.
+
+use reqwest::Method;
+use rustix::process::Signal;
+use serde_json::{Value, json};
+use strict_provider::{Gate, Reply, StrictProvider};
+
+use crate::support::calls::message;
+use crate::support::form::{ENGINE_RECORD, PROVISIONED};
+use crate::support::http::{ask, ask_raw, client};
+use crate::support::model::reached;
+use crate::support::turn::completed;
+use crate::support::{Answer, Deployment, Orchestrator, Product, assert_fields, eventually};
+
+/// What an orchestrator can be asked.
+const CALLS: [(Method, &str); 12] = [
+    (Method::POST, "/products/register"),
+    (Method::PUT, "/products/prod_01234567890123456789012345678901/policy"),
+    (Method::POST, "/engines/provision"),
+    (Method::GET, "/engines"),
+    (Method::GET, "/engines/ada"),
+    (Method::DELETE, "/engines/ada"),
+    (Method::POST, "/engines/ada/admit"),
+    (Method::POST, "/engines/ada/start"),
+    (Method::POST, "/engines/ada/stop"),
+    (Method::POST, "/engines/ada/rotate-key"),
+    (Method::GET, "/engines/ada/explain"),
+    (Method::GET, "/engines/ada/proxy/tasks"),
+];
+
+/// Waits until a standby answers at all; its answer.
+async fn health(standby: &mut Orchestrator) -> Answer {
+    eventually("the standby answers", async || {
+        assert!(standby.program.runs(), "the standby ended: {}", standby.program.output());
+        let request = client().get(format!("{}/health", standby.base));
+        request.try_clone().unwrap().send().await.ok()?;
+        Some(ask(request).await)
+    })
+    .await
+}
+
+/// Asserts that an answer says that the orchestrator is starting.
+#[track_caller]
+fn is_starting_up(answer: &Answer) {
+    assert_eq!(answer.header("retry-after"), Some("1"), "{answer:?}");
+    answer.refused(503, "STARTING_UP");
+}
+
+#[tokio::test]
+async fn a_second_orchestrator_waits_and_says_for_whom() {
+    let place = Deployment::new();
+    let (orchestrator, product) = place.start_with_product().await;
+    let engine = product.engine("ada").await;
+    let process = place.process_of(&engine);
+    let mut standby = place.launch_second();
+
+    // Its health is what it is, and an error in the envelope's form.
+    let answer = health(&mut standby).await;
+    assert_eq!((answer.status, answer.header("retry-after")), (503, Some("1")), "{answer:?}");
+    assert_fields(&answer.body, "status:text error:object");
+    assert_fields(&answer.body["error"], "code:text message:text");
+    assert_eq!(
+        (&answer.body["status"], &answer.body["error"]["code"]),
+        (&json!("starting"), &json!("STARTING_UP"))
+    );
+    assert!(answer.header("x-request-id").is_some());
+
+    let holder = orchestrator.program.pid().as_raw_nonzero().to_string();
+    let said = standby.program.says(&holder).await.expect("it names the holder");
+    assert!(!said.contains(&place.master_key) && !said.contains(&place.admin_key), "{said}");
+
+    // The first one has noticed nothing.
+    assert_eq!(product.list("").await.1, 1);
+    assert_eq!(place.process_of(&engine), process);
+    product.provision("bob").await.ok(PROVISIONED);
+
+    // A standby that is ended ends well.
+    standby.end(Signal::TERM).await.well();
+    assert_eq!(product.status("ada").await, "running");
+    product.engine("bob").await.health().await;
+}
+
+#[tokio::test]
+async fn whoever_asks_a_standby_is_to_come_back() {
+    let place = Deployment::new();
+    let (_orchestrator, product) = place.start_with_product().await;
+    let mut standby = place.launch_second();
+    health(&mut standby).await;
+    // With the right key or without: whose it is cannot be known yet.
+    for (method, path) in CALLS {
+        for (key, admin_key) in [(product.key.as_str(), place.admin_key.as_str()), ("wrong", "wrong")] {
+            let request = client().request(method.clone(), format!("{}{path}", standby.base));
+            let request = request.header("x-platform-key", key).header("x-admin-key", admin_key);
+            is_starting_up(&ask(request.json(&json!({"user_id": "eve"}))).await);
+        }
+        is_starting_up(&ask_raw(&standby.base, &format!("{method} {path}"), &[], b"{").await);
+    }
+    assert_eq!(product.list("").await.1, 0);
+}
+
+#[tokio::test]
+async fn a_standby_takes_over_from_a_killed_one_and_no_engine_notices() {
+    let provider = StrictProvider::start().await.unwrap();
+    let gate = Gate::new();
+    let text = "The answer is longer than the orchestrator's life.";
+    provider.enqueue(Reply::of_text(text).chars_per_delta(5).hold(4, &gate));
+    let place = Deployment::new().with_provider(&provider);
+    let (orchestrator, product) = place.start_with_product().await;
+    product.engine("stopped").await;
+    product.stop("stopped").await.ok("status:text");
+    let engine = product.engine("ada").await;
+    let process = place.process_of(&engine);
+    let mut standby = place.launch_second();
+    assert_eq!(health(&mut standby).await.status, 503);
+    let stream = engine.execute_with(&message("task", "Tell me.")).await;
+    reached(&gate).await;
+
+    assert_eq!(orchestrator.end(Signal::KILL).await.code, None);
+    standby.is_ready().await;
+    let product = Product::new(&standby.base, &product.key);
+    let record: Value = product.get("ada").await.ok(ENGINE_RECORD);
+    assert_eq!((&record["status"], &record["api_key"]), (&json!("running"), &json!(engine.key)));
+    assert_eq!(place.process_of(&engine), process, "it was adopted, not restarted");
+    assert_eq!(product.engine("ada").await.url, engine.url);
+    assert_eq!(product.status("stopped").await, "stopped");
+    gate.release();
+    assert_eq!(completed(&stream.rest().await), text);
+    for event in ["start", "wake", "sleep", "crash", "restart"] {
+        assert!(product.audit(event).await.is_empty(), "{event}: nothing happened to the engine");
+    }
+
+    // It drives what it took over, and whoever comes now waits for it.
+    product.stop("ada").await.ok("status:text");
+    product.start("ada").await.ok("status:text url:url");
+    product.provision("bob").await.ok(PROVISIONED);
+    let mut again = place.launch();
+    assert_eq!(health(&mut again).await.body["status"], "starting");
+    standby.end(Signal::TERM).await.well();
+    again.is_ready().await;
+    let product = Product::new(&again.base, &product.key);
+    assert_eq!(product.list("?status=running").await.1, 2);
+}
+
+#[tokio::test]
+async fn of_two_that_begin_at_once_one_serves() {
+    let place = Deployment::new();
+    let mut both = [place.launch(), place.launch_second()];
+    let serving = eventually("one of them serves", async || {
+        for (number, one) in both.iter_mut().enumerate() {
+            if health(one).await.status == 200 {
+                return Some(number);
+            }
+        }
+        None
+    })
+    .await;
+    let product = both[serving].register("shop", json!({})).await;
+    let engine = product.engine("ada").await;
+    let answer = health(&mut both[1 - serving]).await;
+    assert_eq!((answer.status, &answer.body["status"]), (503, &json!("starting")));
+    let [first, second] = both;
+    let (server, mut standby) = if serving == 0 { (first, second) } else { (second, first) };
+    server.end(Signal::KILL).await;
+    standby.is_ready().await;
+    let product = Product::new(&standby.base, &product.key);
+    assert_eq!(product.engine("ada").await.key, engine.key);
+}
