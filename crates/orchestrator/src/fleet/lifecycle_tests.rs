@@ -1,4 +1,4 @@
-//! The table, cell by cell: as it is written in docs/architecture.md, and whether it is whole.
+//! The table, cell by cell: as the contract and its decisions have it, and whether it is whole.
 
 use super::*;
 
