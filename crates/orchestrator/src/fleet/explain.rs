@@ -13,6 +13,9 @@ use super::supervision::{Moment, Restart};
 use super::{Fleet, FleetError};
 use crate::registry::{EngineRow, Product};
 
+/// Moments that lie closer are the same.
+const SAME_MS: u64 = 100;
+
 /// How long an engine may take to say what it does: an explanation is wanted now.
 const ANSWER: Duration = Duration::from_secs(2);
 
@@ -61,7 +64,11 @@ impl Fleet {
             }
             (EngineStatus::Failed, _, Some(restart)) => {
                 let at = if let Restart::Due(at) = restart { at } else { self.moment() };
-                NextAction { action: Action::Restart, at: Some(self.on_the_wall(at)) }
+                let at = self.on_the_wall(at);
+                // What was written down, unless it was put off or the wall clock was set: two clocks read one
+                // after the other never agree to the millisecond.
+                let near = |written: &Timestamp| written.unix_ms().abs_diff(at.unix_ms()) < SAME_MS;
+                NextAction { action: Action::Restart, at: Some(row.restart_at.filter(near).unwrap_or(at)) }
             }
             // The supervisor is just about to hear of it.
             (EngineStatus::Failed, _, None) if row.restart_at.is_some() => {
