@@ -94,10 +94,9 @@ impl Fleet {
     async fn compare(&self, grace: Duration) -> Result<Findings, FleetError> {
         // Rows before listing: an engine launched in between is listed, or its row has changed since.
         let rows = self.registry.running_engines().await?;
-        let listed = match self.backend.list().await {
-            Err(_) if sabotage::by(Saboteur::TakeSilenceForDeath) => Vec::new(),
-            listed => listed?,
-        };
+        let listing = self.backend.list().await;
+        let misread = listing.is_err() && sabotage::by(Saboteur::TakeSilenceForDeath);
+        let listed = if misread { Vec::new() } else { listing? };
         let known: HashSet<_> = rows.iter().map(|row| row.engine_id).collect();
         let mut findings = Findings::default();
         let (claimed, settled): (Vec<_>, Vec<_>) = rows.into_iter().partition(|row| row.claim.is_some());
@@ -106,13 +105,10 @@ impl Fleet {
             self.bury(settled.clone()).await?;
         }
         let mut missing = without_process(settled, &listed);
-        if !missing.is_empty() {
+        if !missing.is_empty() && !misread {
             // Whoever is told of an exit records it in this time, and knows more of it.
             self.clock.sleep(grace).await;
-            missing = match self.backend.list().await {
-                Err(_) if sabotage::by(Saboteur::TakeSilenceForDeath) => missing,
-                listed => without_process(missing, &listed?),
-            };
+            missing = without_process(missing, &self.backend.list().await?);
         }
         self.bury(missing).await?;
         for process in listed.into_iter().filter(|process| !known.contains(&process.engine_id)) {
