@@ -148,7 +148,7 @@ impl Rounds {
         }
         if self.dice.chance(0.1) {
             self.disturb(Signal::KILL, 1)?;
-        } else if self.world.extent.supervised && !self.sabotaged && self.dice.chance(0.08) {
+        } else if self.world.extent.supervised && !self.sabotaged && self.dice.chance(0.03) {
             self.disturb(Signal::STOP, 1)?;
         }
         match plan.moment {
