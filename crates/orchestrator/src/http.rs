@@ -19,9 +19,7 @@ mod tests;
 use std::sync::Arc;
 
 use axum::Router;
-use axum::extract::{FromRef, FromRequestParts, Request};
-use axum::http::request::Parts;
-use axum::middleware::from_extractor_with_state;
+use axum::extract::{FromRef, Request};
 use contract::{AdminKey, ErrorCode};
 use service::http::{ApiError, finish_counting};
 use tower::util::MapRequest;
@@ -56,22 +54,8 @@ pub(crate) fn routes(fleet: Arc<Fleet>, admin_key: AdminKey) -> Routes {
 
 /// The routes with nothing around them.
 fn bare(app: App) -> Router {
-    let when_ready = docs::when_ready()
-        .route(docs::PATH, docs::serve())
-        .layer(from_extractor_with_state::<Ready, _>(app.clone()));
-    Router::from(docs::always().merge(when_ready)).with_state(app)
-}
-
-/// Until the orchestrator is ready it says so, and nothing else. As an extractor it costs a request less than
-/// as a function around it.
-struct Ready;
-
-impl FromRequestParts<App> for Ready {
-    type Rejection = ApiError;
-
-    async fn from_request_parts(_: &mut Parts, app: &App) -> Result<Self, ApiError> {
-        if app.fleet.is_ready() { Ok(Self) } else { Err(starting_up()) }
-    }
+    let routes = docs::always().merge(docs::when_ready().route(docs::PATH, docs::serve()));
+    Router::from(routes).with_state(app)
 }
 
 fn starting_up() -> ApiError {

@@ -1,5 +1,7 @@
 //! Logs: one line per event on standard error.
 
+mod fields;
+
 use std::io::IsTerminal as _;
 
 use tracing_subscriber::filter::Targets;
@@ -21,6 +23,7 @@ pub fn parse_filter(text: &str) -> Result<Targets, InvalidFilter> {
 /// Sends this process's logs to standard error. Called once, by `main`; a second call changes nothing.
 pub fn init(filter: Targets) {
     let format = tracing_subscriber::fmt::layer()
+        .fmt_fields(fields::Fields)
         .with_writer(std::io::stderr)
         .with_ansi(std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none());
     let _ = tracing_subscriber::registry().with(filter).with(format).try_init();

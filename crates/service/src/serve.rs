@@ -3,6 +3,8 @@
 //! A connection must send its request's head in time, there is a cap on connections, small writes are not held
 //! back (`TCP_NODELAY`), and the drain at shutdown ends by a deadline however many streams are open.
 
+mod alarm;
+
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,13 +14,15 @@ use axum::extract::Request;
 use axum::response::Response;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
-use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::rt::TokioIo;
 use hyper_util::service::TowerToHyperService;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tower::{Service, ServiceExt as _};
+
+use self::alarm::Alarm;
 
 /// The bounds of an accept loop.
 #[derive(Clone, Copy, Debug)]
@@ -100,7 +104,7 @@ impl Connection {
             tracing::debug!(%error, "TCP_NODELAY could not be set.");
         }
         let connection = http1::Builder::new()
-            .timer(TokioTimer::new())
+            .timer(Alarm::default())
             .header_read_timeout(header_read_timeout)
             .serve_connection(TokioIo::new(stream), TowerToHyperService::new(service));
         tokio::pin!(connection);

@@ -1,53 +1,54 @@
 //! W3C Trace Context: the `traceparent` header, version 00 (<https://www.w3.org/TR/trace-context/>).
 
-use std::fmt;
-
 use axum::http::HeaderValue;
+use axum::http::header::InvalidHeaderValue;
 
 use crate::ids;
 
-/// Which trace a request belongs to, and the id of our own part of it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TraceContext {
-    trace_id: TraceId,
-    span_id: u64,
-    flags: u8,
-}
-
-/// Identifies a trace over all services that take part in it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TraceId(u128);
-
-impl fmt::Display for TraceId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:032x}", self.0)
-    }
-}
+/// Which trace a request belongs to, and the id of our own part of it: the text of a `traceparent` header.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TraceContext(String);
 
 impl TraceContext {
     /// Goes on with the caller's trace, or begins one where the caller sent none that is valid.
     pub fn of_request(header: Option<&HeaderValue>) -> Self {
-        let span_id = ids::number();
-        match header.and_then(|value| parse(value.to_str().ok()?)) {
-            Some((trace_id, flags)) => Self { trace_id, span_id, flags },
-            None => Self { trace_id: TraceId(ids::uuid().as_u128()), span_id, flags: 0 },
+        let mut text = String::with_capacity(55);
+        text.push_str("00-");
+        let parent = header.and_then(|value| parse(value.to_str().ok()?));
+        match parent {
+            Some((trace_id, _)) => text.push_str(trace_id),
+            None => push_hex(&mut text, ids::uuid().as_bytes()),
         }
+        text.push('-');
+        push_hex(&mut text, &ids::number().to_be_bytes());
+        text.push_str(if parent.is_some_and(|(_, sampled)| sampled) { "-01" } else { "-00" });
+        Self(text)
     }
 
-    /// The trace.
-    pub const fn trace_id(self) -> TraceId {
-        self.trace_id
+    /// The id of the trace, in hexadecimal digits.
+    pub fn trace_id(&self) -> &str {
+        self.0.get(3..35).unwrap_or_default()
     }
 
     /// The context as a `traceparent` header.
-    pub fn to_header(self) -> String {
-        format!("00-{}-{:016x}-{:02x}", self.trace_id, self.span_id, self.flags)
+    pub fn into_header(self) -> Result<HeaderValue, InvalidHeaderValue> {
+        HeaderValue::try_from(self.0)
     }
 }
 
-fn parse(header: &str) -> Option<(TraceId, u8)> {
+/// Every request writes some, for which the formatter takes several times as long.
+fn push_hex(text: &mut String, bytes: &[u8]) {
+    let digit = |number| char::from_digit(number, 16).unwrap_or_default();
+    for byte in bytes {
+        text.push(digit(u32::from(byte >> 4)));
+        text.push(digit(u32::from(byte & 15)));
+    }
+}
+
+/// The id of the trace, and whether it is sampled.
+fn parse(header: &str) -> Option<(&str, bool)> {
     let mut parts = header.split('-');
-    let (version, trace, span, flags) = (parts.next()?, parts.next()?, parts.next()?, parts.next()?);
+    let (version, trace_id, span, flags) = (parts.next()?, parts.next()?, parts.next()?, parts.next()?);
     let hex = |text: &str, digits: usize| {
         let valid = text.len() == digits
             && text.bytes().all(|byte| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte));
@@ -58,11 +59,10 @@ fn parse(header: &str) -> Option<(TraceId, u8)> {
     if version == 0xff || (version == 0 && parts.next().is_some()) {
         return None;
     }
-    let trace = hex(trace, 32).filter(|id| *id != 0)?;
+    hex(trace_id, 32).filter(|id| *id != 0)?;
     hex(span, 16).filter(|id| *id != 0)?;
     // Only the sampled flag is defined; others must not be passed on.
-    let flags = hex(flags, 2)? & 1;
-    Some((TraceId(trace), u8::try_from(flags).ok()?))
+    Some((trace_id, hex(flags, 2)? & 1 == 1))
 }
 
 #[cfg(test)]
@@ -87,6 +87,6 @@ mod tests {
     #[test]
     fn a_later_version_is_read_by_its_first_four_parts() {
         let later = "01-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-03-new";
-        assert_eq!(parse(later), Some((TraceId(0x4bf9_2f35_77b3_4da6_a3ce_929d_0e0e_4736), 1)));
+        assert_eq!(parse(later), Some(("4bf92f3577b34da6a3ce929d0e0e4736", true)));
     }
 }

@@ -1,4 +1,5 @@
-//! Who calls, and may they call at all. As a handler's first argument it is settled before path, query and body are looked at.
+//! Who calls, and may they call at all. As a handler's first argument it is settled before path, query and body
+//! are looked at. Until the orchestrator is ready it knows nobody, and says that.
 
 use std::sync::Arc;
 
@@ -10,8 +11,24 @@ use contract::{AdminKey, ErrorCode};
 use service::http::ApiError;
 
 use super::error::answer;
+use super::starting_up;
 use crate::fleet::{Fleet, may_act};
 use crate::registry::Product;
+
+/// The fleet, once it is ready.
+pub(super) struct Ready(Arc<Fleet>);
+
+impl<S: Send + Sync> FromRequestParts<S> for Ready
+where
+    Arc<Fleet>: FromRef<S>,
+{
+    type Rejection = ApiError;
+
+    async fn from_request_parts(_: &mut Parts, state: &S) -> Result<Self, ApiError> {
+        let fleet = Arc::<Fleet>::from_ref(state);
+        if fleet.is_ready() { Ok(Self(fleet)) } else { Err(starting_up()) }
+    }
+}
 
 /// The calling product, which may make the call as far as its being suspended goes.
 pub(super) struct Caller(pub(super) Arc<Product>);
@@ -23,10 +40,11 @@ where
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
+        let Ready(fleet) = Ready::from_request_parts(parts, state).await?;
         let unknown =
             || ApiError::new(ErrorCode::InvalidPlatformKey, "X-Platform-Key must hold the key of a product");
         let key = header(parts, PLATFORM_KEY_HEADER).ok_or_else(unknown)?;
-        let product = Arc::<Fleet>::from_ref(state).authenticate(key).await.map_err(answer)?;
+        let product = fleet.authenticate(key).await.map_err(answer)?;
         let product = product.ok_or_else(unknown)?;
         // HEAD is a GET that is answered without its body.
         if !matches!(parts.method, Method::GET | Method::HEAD) {
@@ -41,11 +59,13 @@ pub(super) struct Admin;
 
 impl<S: Send + Sync> FromRequestParts<S> for Admin
 where
+    Arc<Fleet>: FromRef<S>,
     AdminKey: FromRef<S>,
 {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
+        Ready::from_request_parts(parts, state).await?;
         let admin_key = AdminKey::from_ref(state);
         match header(parts, ADMIN_KEY_HEADER).filter(|key| admin_key.matches(key)) {
             Some(_) => Ok(Self),

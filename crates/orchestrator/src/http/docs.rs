@@ -8,6 +8,7 @@ use utoipa::{Modify, OpenApi};
 use utoipa_axum::router::{OpenApiRouter, UtoipaMethodRouter};
 use utoipa_axum::routes;
 
+use super::auth::Ready;
 use super::{App, audit, engines, figures, health, logs, products, proxy};
 
 /// Where the document is served.
@@ -110,5 +111,5 @@ pub(crate) fn document() -> Document {
 /// Serves the document.
 pub(super) fn serve() -> MethodRouter<App> {
     let document = document();
-    get(move || std::future::ready(Json(document.clone())))
+    get(move |_: Ready| std::future::ready(Json(document.clone())))
 }

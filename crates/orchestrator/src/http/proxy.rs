@@ -43,14 +43,14 @@ const OF_THE_CONNECTION: [HeaderName; 8] = [
 /// What carries calls to engines. It keeps no connection: an engine may be gone at the next call. And it leaves
 /// addresses as they are, where others would resolve a user's `%2E%2E`.
 #[derive(Clone)]
-pub(super) struct Carrier(Client<HttpConnector, Body>);
+pub(super) struct Carrier(Arc<Client<HttpConnector, Body>>);
 
 impl Carrier {
     pub(super) fn new() -> Self {
         let mut connector = HttpConnector::new();
         connector.set_connect_timeout(Some(CONNECT));
         connector.set_nodelay(true);
-        Self(Client::builder(TokioExecutor::new()).pool_max_idle_per_host(0).build(connector))
+        Self(Arc::new(Client::builder(TokioExecutor::new()).pool_max_idle_per_host(0).build(connector)))
     }
 }
 

@@ -1,17 +1,23 @@
 //! What stands around every route of a service.
 
 use std::any::Any;
+use std::convert::Infallible;
+use std::future::Future;
 use std::panic::AssertUnwindSafe;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll, ready};
 
 use axum::Router;
-use axum::extract::{DefaultBodyLimit, MatchedPath, Request, State};
+use axum::extract::{DefaultBodyLimit, MatchedPath, Request};
 use axum::http::{HeaderMap, HeaderName, HeaderValue};
-use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use contract::ErrorCode;
 use futures::FutureExt as _;
-use tracing::Instrument;
+use futures::future::CatchUnwind;
+use pin_project_lite::pin_project;
+use tower::{Layer, Service};
+use tracing::Span;
 
 use super::ApiError;
 use crate::ids;
@@ -40,7 +46,7 @@ pub fn finish_counting(
         .fallback(not_found)
         .method_not_allowed_fallback(method_not_allowed)
         // All in one: each layer more costs every request several allocations.
-        .layer(from_fn_with_state(around, observe))
+        .layer(around)
 }
 
 /// What stands around every handler.
@@ -65,41 +71,115 @@ fn panicked(cause: &(dyn Any + Send)) -> Response {
     ApiError::internal().into_response()
 }
 
-async fn observe(State(around): State<Around>, mut request: Request, next: Next) -> Response {
-    around.limit.apply(&mut request);
-    let request_id = request_id(request.headers());
-    let trace = TraceContext::of_request(request.headers().get(&TRACEPARENT));
-    // The route's template, never the path: a path holds what callers chose, such as user ids.
-    let route = request.extensions().get::<MatchedPath>().cloned();
-    // At the highest level, so that it is there for whatever line is logged in it.
-    let span = tracing::error_span!(
-        "request",
-        request.id = request_id.to_str().unwrap_or_default(),
-        trace.id = %trace.trace_id(),
-        http.method = %request.method(),
-        http.route = route.as_ref().map_or("-", MatchedPath::as_str),
-    );
-    let answer = async {
-        // Nothing that a handler left half done is used again: what it shares is behind locks that see to that.
-        let run = AssertUnwindSafe(next.run(request)).catch_unwind();
-        let response = run.await.unwrap_or_else(|cause| panicked(&*cause));
+impl<S> Layer<S> for Around {
+    type Service = Observed<S>;
+
+    fn layer(&self, route: S) -> Observed<S> {
+        Observed { around: self.clone(), route }
+    }
+}
+
+/// A route with all that stands around it. Written as a service, because a function would cost every request a
+/// copy of the route and two allocations more.
+#[derive(Clone)]
+struct Observed<S> {
+    around: Around,
+    route: S,
+}
+
+impl<S> Service<Request> for Observed<S>
+where
+    S: Service<Request, Response = Response, Error = Infallible>,
+{
+    type Response = Response;
+    type Error = Infallible;
+    type Future = Observing<S::Future>;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        self.route.poll_ready(context)
+    }
+
+    fn call(&mut self, mut request: Request) -> Self::Future {
+        self.around.limit.apply(&mut request);
+        let request_id = request_id(request.headers());
+        let trace = TraceContext::of_request(request.headers().get(&TRACEPARENT));
+        // The route's template, never the path: a path holds what callers chose, such as user ids.
+        let route = request.extensions().get::<MatchedPath>().cloned();
+        // At the highest level, so that it is there for whatever line is logged in it.
+        let span = tracing::error_span!(
+            "request",
+            request.id = request_id.to_str().unwrap_or_default(),
+            trace.id = trace.trace_id(),
+            http.method = request.method().as_str(),
+            http.route = route.as_ref().map_or("-", MatchedPath::as_str),
+        );
+        let answer = {
+            let _entered = span.enter();
+            self.route.call(request)
+        };
+        Observing {
+            // Nothing that a handler left half done is used again: what it shares is behind locks that see to
+            // that.
+            answer: AssertUnwindSafe(answer).catch_unwind(),
+            span,
+            told: Some(Told { request_id, trace, route, refused: Arc::clone(&self.around.refused) }),
+        }
+    }
+}
+
+/// What an answer is given on its way out.
+struct Told {
+    request_id: HeaderValue,
+    trace: TraceContext,
+    route: Option<MatchedPath>,
+    refused: Arc<dyn Fn(ErrorCode) + Send + Sync>,
+}
+
+pin_project! {
+    /// A request being answered.
+    struct Observing<F> {
+        #[pin]
+        answer: CatchUnwind<AssertUnwindSafe<F>>,
+        span: Span,
+        // None once it is answered.
+        told: Option<Told>,
+    }
+}
+
+impl<F: Future<Output = Result<Response, Infallible>>> Future for Observing<F> {
+    type Output = Result<Response, Infallible>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.project();
+        let entered = this.span.enter();
+        let mut response = match ready!(this.answer.poll(context)) {
+            Ok(Ok(response)) => response,
+            Err(cause) => panicked(&*cause),
+        };
         tracing::debug!(http.status = response.status().as_u16(), "Answered a request.");
-        response
-    };
-    let mut response = answer.instrument(span).await;
-    if let Some(code) = response.extensions().get() {
-        (around.refused)(*code);
+        drop(entered);
+        if let Some(told) = this.told.take() {
+            told.write(&mut response);
+        }
+        Poll::Ready(Ok(response))
     }
-    // For what stands around the router, and cannot know which route it was.
-    if let Some(route) = route {
-        response.extensions_mut().insert(route);
+}
+
+impl Told {
+    fn write(self, response: &mut Response) {
+        if let Some(code) = response.extensions().get() {
+            (self.refused)(*code);
+        }
+        // For what stands around the router, and cannot know which route it was.
+        if let Some(route) = self.route {
+            response.extensions_mut().insert(route);
+        }
+        let headers = response.headers_mut();
+        headers.insert(REQUEST_ID.clone(), self.request_id);
+        if let Ok(traceparent) = self.trace.into_header() {
+            headers.insert(TRACEPARENT.clone(), traceparent);
+        }
     }
-    let headers = response.headers_mut();
-    headers.insert(REQUEST_ID.clone(), request_id);
-    if let Ok(traceparent) = HeaderValue::try_from(trace.to_header()) {
-        headers.insert(TRACEPARENT.clone(), traceparent);
-    }
-    response
 }
 
 /// The caller's request id if it is a sane one (visible ASCII, bounded), else a new one.
