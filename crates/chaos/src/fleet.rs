@@ -6,7 +6,8 @@
 //! data, and once everything has settled the rules in `judge` and `ledger` are applied.
 //!
 //! Map: `deployment` and `processes` are what runs, `registry` what is stored; `load` asks, `seats` holds what
-//! was promised, `aim` says when to kill, `wreck` what a kill met; `judge`, `ledger` and `secrets` are the rules.
+//! was promised, `aim` says when to kill, `stage` brings about what is aimed at, `wreck` is what a kill met;
+//! `judge`, `ledger` and `secrets` are the rules.
 
 mod aim;
 mod deployment;
@@ -19,6 +20,7 @@ mod report;
 mod round;
 mod seats;
 mod secrets;
+mod stage;
 mod world;
 mod wreck;
 

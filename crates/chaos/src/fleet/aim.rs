@@ -122,7 +122,7 @@ impl Aimer {
         let moment =
             if by_call && self.dice.chance(0.4) { Moment::Sent(kind) } else { Moment::Claimed(kind) };
         // Short delays more often than long ones: most phases are short.
-        let longest = self.dice.between(1..=25);
+        let longest = if self.dice.chance(0.5) { 4 } else { self.dice.between(1..=25) };
         Plan { moment, delay: self.dice.millis(0..=longest) }
     }
 

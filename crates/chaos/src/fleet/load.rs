@@ -28,23 +28,7 @@ pub(crate) struct Load {
 pub(crate) async fn client(world: Arc<World>, load: Load, number: usize, mut dice: Dice) {
     while !load.over.load(Ordering::Relaxed) {
         let Some((index, op)) = choose(&world, &load, number, &mut dice) else { return };
-        let Some(seat) = world.seats.get(index) else { return };
-        world.trap.occurred(op.name());
-        let asked = world.ask(seat, op).await;
-        let outcome = judge(&world, seat, op, &asked);
-        if seat.client.is_some() {
-            let before = seat.expect();
-            seat.know(after(&before, op, &outcome).unwrap_or_else(|lie| {
-                world.tally.violation(format!("{}: {lie}", seat.user));
-                Expect::Unknown
-            }));
-        }
-        world.tally.count(format!("calls: {}", op.name()));
-        let is_gone = matches!(outcome, Outcome::Unsent | Outcome::Unknown);
-        world.note(Call { seat: index, op, outcome });
-        if is_gone {
-            return;
-        }
+        let Some(asked) = call(&world, index, op).await else { return };
         if let Asked::Answered(200, body) = &asked
             && op == Op::Provision
             && dice.chance(0.2)
@@ -54,6 +38,25 @@ pub(crate) async fn client(world: Arc<World>, load: Load, number: usize, mut dic
         let pause = dice.millis(0..=3);
         tokio::time::sleep(pause).await;
     }
+}
+
+/// Asks `op` for the user of a seat and notes what came of it. Gives the answer; none where nobody gave one.
+pub(crate) async fn call(world: &World, index: usize, op: Op) -> Option<Asked> {
+    let seat = world.seats.get(index)?;
+    world.trap.occurred(op.name());
+    let asked = world.ask(seat, op).await;
+    let outcome = judge(world, seat, op, &asked);
+    if seat.client.is_some() {
+        let before = seat.expect();
+        seat.know(after(&before, op, &outcome).unwrap_or_else(|lie| {
+            world.tally.violation(format!("{}: {lie}", seat.user));
+            Expect::Unknown
+        }));
+    }
+    world.tally.count(format!("calls: {}", op.name()));
+    let is_gone = matches!(outcome, Outcome::Unsent | Outcome::Unknown);
+    world.note(Call { seat: index, op, outcome });
+    (!is_gone).then_some(asked)
 }
 
 /// One of the client's own users or a shared one, and what to ask for them.

@@ -16,6 +16,7 @@ use super::ledger::Ledger;
 use super::load::{Load, client};
 use super::registry::{Audit, Seen, Sight, snapshot, watch};
 use super::secrets::leaks;
+use super::stage;
 use super::world::World;
 use super::wreck::{Scene, look, phases_of};
 use super::{CLIENTS, FleetCampaign, ROUNDS};
@@ -132,6 +133,11 @@ impl Rounds {
         let over = Arc::new(AtomicBool::new(false));
         let spare_sleepy = plan.kind() == Some("sleep") || self.dice.chance(0.2);
         let load = Load { prefer: plan.kind(), spare_sleepy, over: Arc::clone(&over) };
+        if let Some(kind) = plan.kind()
+            && self.dice.chance(0.8)
+        {
+            stage::set(&self.world, kind, &mut self.dice).await;
+        }
         if plan.kind() == Some("wake") {
             self.until(Sight::Rest("sleeping"), OWN).await?;
         }
@@ -148,7 +154,7 @@ impl Rounds {
         }
         if self.dice.chance(0.1) {
             self.disturb(Signal::KILL, 1)?;
-        } else if self.world.extent.supervised && !self.sabotaged && self.dice.chance(0.03) {
+        } else if self.world.extent.supervised && !self.sabotaged && self.dice.chance(0.01) {
             self.disturb(Signal::STOP, 1)?;
         }
         match plan.moment {
