@@ -3,14 +3,19 @@
 //! A backend knows processes or containers, not rules: what may happen to an engine is decided in `fleet`.
 //! Its calls may hang; [`Bounded`] puts a deadline on each.
 
+mod blocking;
 mod bounded;
+pub(crate) mod docker;
+mod folder;
+mod locks;
 mod probe;
 pub(crate) mod process;
 
 use std::fmt;
 use std::time::Duration;
 
-use contract::{EngineId, EngineImage, KeyHash};
+use contract::policy::{Cpus, Policy};
+use contract::{EngineId, EngineImage, KeyHash, ProductId};
 use futures::future::BoxFuture;
 use futures::stream::BoxStream;
 use secrecy::SecretString;
@@ -43,19 +48,48 @@ impl fmt::Display for Instance {
 #[derive(Clone, Debug)]
 pub(crate) struct Launch {
     pub(crate) engine_id: EngineId,
+    pub(crate) product_id: ProductId,
+    /// The change of the engine's row that it is launched for.
+    pub(crate) generation: i64,
     pub(crate) image: EngineImage,
     /// The host port where it must listen.
     pub(crate) port: u16,
     pub(crate) key_hash: KeyHash,
     /// Variables beside those of the container contract.
     pub(crate) env: Vec<(String, SecretString)>,
+    pub(crate) caps: Caps,
 }
 
-/// An engine that the backend runs.
+/// What an engine may use of its host at most; where nothing is said, what the backend holds it to anyway.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct Caps {
+    /// In MiB.
+    pub(crate) memory_mb: Option<u64>,
+    /// Processors; may be a fraction.
+    pub(crate) cpus: Option<f64>,
+    /// Processes and threads.
+    pub(crate) pids: Option<u64>,
+}
+
+impl Caps {
+    /// The caps that a product's policy sets.
+    pub(crate) fn of(policy: &Policy) -> Self {
+        let count = |count: i64| count.unsigned_abs();
+        Self {
+            memory_mb: policy.engine_memory_mb.map(|mb| count(mb.get())),
+            cpus: policy.engine_cpus.as_ref().map(Cpus::get),
+            pids: policy.engine_pids.map(|pids| count(pids.get())),
+        }
+    }
+}
+
+/// An engine of which the backend has something.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Listed {
     pub(crate) engine_id: EngineId,
     pub(crate) instance: Instance,
+    /// Whether it runs. If not, it is what is left of one that has ended, or of one that was never begun.
+    pub(crate) alive: bool,
 }
 
 /// The end of an instance.
@@ -79,6 +113,9 @@ pub(crate) enum BackendError {
     /// The host has no room for another engine.
     #[error("the host is full: {0}; stop some engines, or give it more room")]
     Full(String),
+    /// Something else on the host has the port.
+    #[error("port {0} is taken by something else on the host")]
+    PortTaken(u16),
     /// It tried and failed.
     #[error("the backend failed: {0}")]
     Failed(String),
@@ -108,13 +145,16 @@ pub(crate) trait EngineBackend: Send + Sync + 'static {
     /// Asks the engine to end, and makes it after `grace`. Returns once it is gone.
     fn stop(&self, engine_id: EngineId, grace: Duration) -> Answer<'_, ()>;
 
-    /// Ends the engine at once. Returns once it is gone.
+    /// Ends the engine at once. Returns once it is gone. Its log is kept until its next launch.
     fn kill(&self, engine_id: EngineId) -> Answer<'_, ()>;
+
+    /// Ends the engine at once and removes what is left of it but its data.
+    fn clear(&self, engine_id: EngineId) -> Answer<'_, ()>;
 
     /// Ends the engine at once and removes its data.
     fn remove(&self, engine_id: EngineId) -> Answer<'_, ()>;
 
-    /// What runs now with this deployment's label. From then on the ends of all these are reported.
+    /// What there is with this deployment's label. From then on the ends of all that run are reported.
     fn list(&self) -> Answer<'_, Vec<Listed>>;
 
     /// The ends of instances, from now on.
@@ -122,4 +162,7 @@ pub(crate) trait EngineBackend: Send + Sync + 'static {
 
     /// The last lines of the engine's log, at most `lines`.
     fn log_tail(&self, engine_id: EngineId, lines: usize) -> Answer<'_, Vec<String>>;
+
+    /// The caps that the engine is held to as it runs now; none if it does not run, or is held to none.
+    fn caps(&self, engine_id: EngineId) -> Answer<'_, Option<Caps>>;
 }

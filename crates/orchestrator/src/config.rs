@@ -3,6 +3,8 @@
 //! The fields are plain typed values, so that a caller that makes its own choices, as `roundhouse up` does,
 //! builds a [`Config`] without any variable.
 
+mod backend;
+
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -12,6 +14,7 @@ use contract::{AdminKey, EngineImage};
 use secrecy::SecretString;
 use service::env::{Env, Faults, Reader, seconds};
 
+pub use self::backend::BackendKind;
 pub use crate::fleet::Rules;
 use crate::keys::MasterKey;
 
@@ -113,19 +116,6 @@ impl PortRange {
     }
 }
 
-/// What runs the engines.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum BackendKind {
-    /// Each engine is a process of this machine.
-    Process,
-}
-
-impl BackendKind {
-    fn parse(text: &str) -> Option<Self> {
-        (text == "process").then_some(Self::Process)
-    }
-}
-
 /// What each variable comes to, one per line. Secrets show that they are set, and no more.
 impl fmt::Display for Config {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -133,12 +123,15 @@ impl fmt::Display for Config {
         let DatabaseUrl::Sqlite(database) = &self.database;
         let passed: Vec<_> = engine_env.iter().map(|(name, _)| name.as_str()).collect();
         let seconds = |time: Duration| time.as_secs_f64().to_string();
-        let BackendKind::Process = self.backend;
+        let socket = match &self.backend {
+            BackendKind::Process => None,
+            BackendKind::Docker { socket } => Some(("ORCH_DOCKER_SOCKET", socket.display().to_string())),
+        };
         let lines = [
             ("ORCH_DATABASE_URL", format!("sqlite:{}", database.display())),
             ("ORCH_MASTER_KEY", "***".to_owned()),
             ("ORCH_ADMIN_KEY", "***".to_owned()),
-            ("ORCH_BACKEND", "process".to_owned()),
+            ("ORCH_BACKEND", self.backend.name().to_owned()),
             ("ORCH_ENGINE_IMAGE", self.engine_image.to_string()),
             ("ORCH_ENGINE_ENV_PASSTHROUGH", passed.join(",")),
             ("ORCH_HOST", self.address.ip().to_string()),
@@ -158,7 +151,8 @@ impl fmt::Display for Config {
             ("ORCH_DATA_ROOT_PATH", self.data_root.display().to_string()),
             ("ORCH_CATALOG_MOUNT_PATH", self.catalog.display().to_string()),
         ];
-        let lines: Vec<_> = lines.iter().map(|(name, value)| format!("{name}={value}")).collect();
+        let lines: Vec<_> =
+            lines.iter().chain(&socket).map(|(name, value)| format!("{name}={value}")).collect();
         f.write_str(&lines.join("\n"))
     }
 }
@@ -178,11 +172,8 @@ impl Config {
             "a secret of your choice that a header can carry: printable ASCII, no blank at either end",
             |text| fits_a_header(text).then(|| AdminKey::from_text(text.to_owned())),
         );
-        let backend = reader.required("ORCH_BACKEND", "`process`", BackendKind::parse);
-        let own_image = format!("the image of this binary, svc-engine:{VERSION}");
-        let engine_image = reader.required("ORCH_ENGINE_IMAGE", &own_image, |text| {
-            text.parse().ok().filter(|image: &EngineImage| image.as_str() == format!("svc-engine:{VERSION}"))
-        });
+        let backend = BackendKind::read(&mut reader);
+        let engine_image = backend.read_image(&mut reader);
         let engine_env = passed_through(&mut reader, env);
         let host = reader.or(
             "ORCH_HOST",
@@ -225,8 +216,8 @@ impl Config {
             // Engines as processes read it where it is; containers get it mounted from the host.
             |text| absolute(text).filter(|path| path.is_dir()),
         );
-        let required = database.zip(master_key).zip(admin_key).zip(backend).zip(engine_image);
-        let config = required.map(|((((database, master_key), admin_key), backend), engine_image)| Self {
+        let required = database.zip(master_key).zip(admin_key).zip(engine_image);
+        let config = required.map(|(((database, master_key), admin_key), engine_image)| Self {
             database,
             master_key,
             admin_key,
@@ -409,7 +400,7 @@ mod tests {
             ("ORCH_DATABASE_URL", "mysql://root:hunter2@db"),
             ("ORCH_MASTER_KEY", "too short"),
             ("ORCH_ADMIN_KEY", ""),
-            ("ORCH_BACKEND", "docker"),
+            ("ORCH_BACKEND", "podman"),
             ("ORCH_ENGINE_IMAGE", "svc-engine:latest"),
             ("ORCH_HOST", "here"),
             ("ORCH_PORT", "70000"),
@@ -461,8 +452,25 @@ mod tests {
     }
 
     #[test]
-    fn another_image_than_the_binary_is_a_fault() {
+    fn a_process_is_of_the_binarys_image_and_a_container_of_any_exact_one() {
         assert_eq!(faults(&[("ORCH_ENGINE_IMAGE", "svc-engine:99.0.0")]), ["ORCH_ENGINE_IMAGE"]);
+        let docker = |image| [("ORCH_BACKEND", ""), ("ORCH_ENGINE_IMAGE", image)];
+        let config = Config::from_env(&env(&docker("registry.local/agents/engine:99.0.0"))).unwrap();
+        assert_eq!(config.backend, BackendKind::Docker { socket: "/var/run/docker.sock".into() });
+        for image in ["svc-engine:latest", "svc-engine", ""] {
+            assert_eq!(faults(&docker(image)), ["ORCH_ENGINE_IMAGE"], "{image:?}");
+        }
+    }
+
+    #[test]
+    fn the_docker_daemon_is_where_the_operator_says() {
+        let docker = |socket| [("ORCH_BACKEND", "docker"), ("ORCH_DOCKER_SOCKET", socket)];
+        let config = Config::from_env(&env(&docker("/run/user/1000/docker.sock"))).unwrap();
+        assert_eq!(config.backend, BackendKind::Docker { socket: "/run/user/1000/docker.sock".into() });
+        assert!(config.to_string().contains("ORCH_DOCKER_SOCKET=/run/user/1000/docker.sock"));
+        assert_eq!(faults(&docker("tcp://here:2375")), ["ORCH_DOCKER_SOCKET"]);
+        // Processes have none.
+        assert!(Config::from_env(&env(&[("ORCH_DOCKER_SOCKET", "here")])).is_ok());
     }
 
     #[test]

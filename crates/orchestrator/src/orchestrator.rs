@@ -14,7 +14,8 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use uuid::Uuid;
 
-use crate::backend::process::{Options, ProcessBackend};
+use crate::backend::docker::{self, DockerBackend, NetworkFault};
+use crate::backend::process::{self, ProcessBackend};
 use crate::backend::{EngineBackend, HttpProbe, Probe};
 use crate::config::{BackendKind, Config, DatabaseUrl};
 use crate::fleet::{Fleet, Parts, Settings};
@@ -115,10 +116,18 @@ pub enum OpenError {
         /// The registry.
         database: PathBuf,
     },
+    /// The network that the engines are to join is not as it must be.
+    #[error(transparent)]
+    Network(NetworkError),
     /// The operating system gave no randomness.
     #[error("no key could be made")]
     Keys(#[source] KeyError),
 }
+
+/// Why the engines' network cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[error(transparent)]
+pub struct NetworkError(NetworkFault);
 
 impl OpenError {
     fn registry(database: PathBuf, error: OpenRegistryError) -> Self {
@@ -138,9 +147,10 @@ impl Orchestrator {
     pub async fn open(config: Config, clock: Arc<dyn Clock>) -> Result<Self, OpenError> {
         let vault = Vault::new(&config.master_key).map_err(OpenError::Keys)?;
         let (registry, deployment_id) = open_registry(&config, &vault, clock.as_ref()).await?;
-        let (backend, probe): (Arc<dyn EngineBackend>, Arc<dyn Probe>) = match config.backend {
+        let probe: Arc<dyn Probe> = Arc::new(HttpProbe { host: "127.0.0.1" });
+        let backend: Arc<dyn EngineBackend> = match &config.backend {
             BackendKind::Process => {
-                let options = Options {
+                let options = process::Options {
                     // Whatever becomes of the file: an upgrade in place changes no running orchestrator's
                     // engines.
                     program: PathBuf::from("/proc/self/exe"),
@@ -148,8 +158,20 @@ impl Orchestrator {
                     data_root: config.data_root.clone(),
                     catalog: config.catalog.clone(),
                 };
-                let probe = HttpProbe { host: "127.0.0.1" };
-                (Arc::new(ProcessBackend::new(options, Arc::clone(&clock))), Arc::new(probe))
+                Arc::new(ProcessBackend::new(options, Arc::clone(&clock)))
+            }
+            BackendKind::Docker { socket } => {
+                let options = docker::Options {
+                    socket: socket.clone(),
+                    network: config.engine_network.clone(),
+                    deployment_id,
+                    data_root: config.data_root.clone(),
+                    catalog: config.catalog.clone(),
+                    user: docker::User::of_engines(),
+                };
+                let backend = DockerBackend::new(options, Arc::clone(&clock));
+                backend.check_network().await.map_err(|fault| OpenError::Network(NetworkError(fault)))?;
+                Arc::new(backend)
             }
         };
         Ok(Self::with(config, Parts { registry, vault, backend, probe, clock }))

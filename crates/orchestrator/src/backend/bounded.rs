@@ -8,7 +8,7 @@ use futures::future::{Either, select};
 use futures::stream::BoxStream;
 use service::clock::Clock;
 
-use super::{Answer, BackendError, EngineBackend, Exit, Instance, Launch, Listed};
+use super::{Answer, BackendError, Caps, EngineBackend, Exit, Instance, Launch, Listed};
 use crate::sabotage::{self, Saboteur};
 
 /// Questions that change nothing.
@@ -53,6 +53,10 @@ impl Bounded {
         self.within(REMOVAL, self.backend.kill(engine_id)).await
     }
 
+    pub(crate) async fn clear(&self, engine_id: EngineId) -> Result<(), BackendError> {
+        self.within(REMOVAL, self.backend.clear(engine_id)).await
+    }
+
     pub(crate) async fn remove(&self, engine_id: EngineId) -> Result<(), BackendError> {
         self.within(REMOVAL, self.backend.remove(engine_id)).await
     }
@@ -71,6 +75,10 @@ impl Bounded {
         lines: usize,
     ) -> Result<Vec<String>, BackendError> {
         self.within(QUESTION, self.backend.log_tail(engine_id, lines)).await
+    }
+
+    pub(crate) async fn caps(&self, engine_id: EngineId) -> Result<Option<Caps>, BackendError> {
+        self.within(QUESTION, self.backend.caps(engine_id)).await
     }
 
     async fn within<T>(&self, limit: Duration, call: Answer<'_, T>) -> Result<T, BackendError> {

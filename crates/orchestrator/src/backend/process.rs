@@ -5,10 +5,8 @@
 //! From the moment a process is known it is held by a pidfd: what is watched and signalled is that process,
 //! never another one that got its number later.
 
-mod folder;
 mod identity;
 mod label;
-mod locks;
 mod spawn;
 mod watched;
 
@@ -24,17 +22,17 @@ use std::time::Duration;
 use contract::{EngineId, EngineImage};
 use futures::StreamExt as _;
 use futures::stream::{BoxStream, FuturesUnordered};
-use rustix::io::Errno;
 use rustix::process::Signal;
 use service::clock::Clock;
 use tokio::sync::{OnceCell, mpsc};
 
-use self::folder::Folders;
 use self::identity::Identity;
 use self::label::Label;
-use self::locks::KeyedLocks;
 use self::watched::Watched;
-use super::{Answer, BackendError, EngineBackend, Exit, Instance, Launch, Listed};
+use super::blocking::{blocking, failed};
+use super::folder::Folders;
+use super::locks::KeyedLocks;
+use super::{Answer, BackendError, Caps, EngineBackend, Exit, Instance, Launch, Listed};
 use crate::config::VERSION;
 use crate::sabotage::{self, Saboteur};
 
@@ -228,6 +226,11 @@ impl EngineBackend for ProcessBackend {
         })
     }
 
+    /// The log is in its folder: of a process that has ended nothing else is left.
+    fn clear(&self, engine_id: EngineId) -> Answer<'_, ()> {
+        self.kill(engine_id)
+    }
+
     fn remove(&self, engine_id: EngineId) -> Answer<'_, ()> {
         Box::pin(async move {
             let turn = self.inner.locks.take(engine_id).await;
@@ -247,8 +250,11 @@ impl EngineBackend for ProcessBackend {
             self.inner.adopt().await?;
             let running = self.inner.running();
             let listed = running.iter().flat_map(|(engine_id, processes)| {
-                let listed =
-                    |process: &Arc<Watched>| Listed { engine_id: *engine_id, instance: process.instance() };
+                let listed = |process: &Arc<Watched>| Listed {
+                    engine_id: *engine_id,
+                    instance: process.instance(),
+                    alive: true,
+                };
                 processes.iter().map(listed)
             });
             Ok(listed.collect())
@@ -268,35 +274,15 @@ impl EngineBackend for ProcessBackend {
         let folder = self.inner.folders.of(engine_id);
         Box::pin(blocking(move || folder.log_tail(lines)))
     }
+
+    /// None are applied yet.
+    fn caps(&self, _: EngineId) -> Answer<'_, Option<Caps>> {
+        Box::pin(std::future::ready(Ok(None)))
+    }
 }
 
 /// The only image is this binary itself.
 fn is_own(image: &EngineImage) -> Result<(), BackendError> {
     let own = image.as_str() == format!("svc-engine:{VERSION}");
     if own { Ok(()) } else { Err(BackendError::NoImage(image.clone())) }
-}
-
-/// Runs what blocks on its own thread.
-async fn blocking<T: Send + 'static>(
-    work: impl FnOnce() -> std::io::Result<T> + Send + 'static,
-) -> Result<T, BackendError> {
-    match tokio::task::spawn_blocking(work).await {
-        Ok(done) => done.map_err(|error| told(&error)),
-        Err(error) => Err(failed("a task broke off", &error)),
-    }
-}
-
-/// What an error of the operating system means.
-fn told(error: &std::io::Error) -> BackendError {
-    let full = [Errno::AGAIN, Errno::NOMEM, Errno::MFILE, Errno::NFILE];
-    match error.raw_os_error() {
-        Some(code) if full.iter().any(|errno| errno.raw_os_error() == code) => {
-            BackendError::Full(error.to_string())
-        }
-        Some(_) | None => BackendError::Failed(error.to_string()),
-    }
-}
-
-fn failed(what: &str, error: &dyn std::error::Error) -> BackendError {
-    BackendError::Failed(format!("{what}: {error}"))
 }

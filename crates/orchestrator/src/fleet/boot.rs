@@ -13,9 +13,9 @@ use secrecy::SecretString;
 use tokio::sync::broadcast::{self, error::RecvError};
 
 use super::{Fleet, FleetError};
-use crate::backend::{BackendError, Exit, Instance, Launch, Unwell};
+use crate::backend::{BackendError, Caps, Exit, Instance, Launch, Unwell};
 use crate::keys::{KeyError, Purpose};
-use crate::registry::EngineRow;
+use crate::registry::{EngineRow, Refused, RegistryError};
 
 /// Where authorization servers send people back to.
 const REDIRECT_BASE: &str = "OAUTH_REDIRECT_BASE_URL";
@@ -29,6 +29,9 @@ const ANSWER: Duration = Duration::from_secs(10);
 
 /// How many of the log's last lines a failed boot keeps.
 const LOG_LINES: usize = 20;
+
+/// How many ports are tried that turn out to be taken.
+const PORT_TRIES: usize = 16;
 
 /// What a boot waits for.
 #[derive(Clone, Copy, Debug)]
@@ -66,13 +69,17 @@ pub(super) enum Why {
     Late(String),
     /// Its keys do not open.
     Keys(KeyError),
+    /// Port after port was taken by something that is no engine.
+    NoPort,
+    /// Another port could not be leased.
+    Registry(Arc<RegistryError>),
 }
 
 impl Why {
     /// The cause as the ledger has it.
     pub(super) const fn cause(&self) -> &'static str {
         match self {
-            Self::Backend(_) | Self::Keys(_) => "backend",
+            Self::Backend(_) | Self::Keys(_) | Self::NoPort | Self::Registry(_) => "backend",
             Self::Exited(_) => "exit",
             Self::Late(_) => "boot_timeout",
         }
@@ -86,6 +93,8 @@ impl NotBooted {
             Why::Backend(error) => error.to_string(),
             Why::Keys(error) => error.to_string(),
             Why::Late(last) => last.clone(),
+            Why::NoPort => FleetError::PortExhaustion.to_string(),
+            Why::Registry(error) => error.to_string(),
             Why::Exited(how) => {
                 let how = how.as_deref().unwrap_or("how is not known");
                 let last = self.log.last().map(|line| format!("; its last log line: {line}"));
@@ -100,14 +109,21 @@ impl NotBooted {
             Why::Late(last) => FleetError::BootTimeout(last.clone()),
             Why::Keys(error) => (*error).into(),
             Why::Backend(error) => error.clone().into(),
+            Why::NoPort => FleetError::PortExhaustion,
+            Why::Registry(error) => FleetError::internal(Arc::clone(error)),
             Why::Exited(_) => FleetError::Backend(self.message()),
         }
     }
 }
 
 impl Fleet {
-    /// Launches the engine of `row`, whose port is leased, and waits until it is as `wants` says.
-    pub(super) async fn boot(self: &Arc<Self>, row: &EngineRow, wants: Wants) -> Result<Booted, NotBooted> {
+    /// Launches the engine of `row`, whose port is leased, and waits until it is as `wants` says. Where the port
+    /// turns out to be taken, `row` gets another.
+    pub(super) async fn boot(
+        self: &Arc<Self>,
+        row: &mut EngineRow,
+        wants: Wants,
+    ) -> Result<Booted, NotBooted> {
         match self.launch_and_wait(row, wants).await {
             Ok(booted) => Ok(booted),
             Err(why) => {
@@ -118,20 +134,13 @@ impl Fleet {
         }
     }
 
-    async fn launch_and_wait(self: &Arc<Self>, row: &EngineRow, wants: Wants) -> Result<Booted, Why> {
+    async fn launch_and_wait(self: &Arc<Self>, row: &mut EngineRow, wants: Wants) -> Result<Booted, Why> {
         let begun = self.clock.monotonic();
         // Before the launch: an engine may end before its launch has returned.
         let exits = self.exits.subscribe();
-        let port = row.port.unwrap_or_default();
         let key = self.engine_key(row).map_err(Why::Keys)?;
-        let launch = Launch {
-            engine_id: row.engine_id,
-            image: row.engine_version.clone(),
-            port,
-            key_hash: row.key_hash,
-            env: self.engine_env(row).map_err(Why::Keys)?,
-        };
-        let instance = self.backend.launch(launch).await.map_err(Why::Backend)?;
+        let instance = self.launch(row).await?;
+        let port = row.port.unwrap_or_default();
         let mut last = "it has not been asked yet".to_owned();
         tokio::select! {
             biased;
@@ -142,6 +151,39 @@ impl Fleet {
         let took = self.clock.monotonic().saturating_sub(begun);
         let took_ms = i64::try_from(took.as_millis()).unwrap_or(i64::MAX);
         Ok(Booted { instance, health_at: self.now(), took_ms })
+    }
+
+    /// Launches the engine of `row`, on another port than it has where that one is taken.
+    async fn launch(&self, row: &mut EngineRow) -> Result<Instance, Why> {
+        for _ in 0..PORT_TRIES {
+            let launch = Launch {
+                engine_id: row.engine_id,
+                product_id: row.seat.product_id,
+                generation: row.generation,
+                image: row.engine_version.clone(),
+                port: row.port.unwrap_or_default(),
+                key_hash: row.key_hash,
+                env: self.engine_env(row).map_err(Why::Keys)?,
+                caps: Caps::of(&self.policies.of(row.seat.product_id)),
+            };
+            match self.backend.launch(launch).await {
+                Err(BackendError::PortTaken(port)) => {
+                    tracing::info!(engine.id = %row.engine_id, port, "A port is taken; another one is tried.");
+                }
+                launched => return launched.map_err(Why::Backend),
+            }
+            let leased = self.registry.lease_another_port(row, &self.ports).await;
+            match leased.map_err(|error| Why::Registry(Arc::new(error)))? {
+                Ok(port) => row.port = Some(port),
+                Err(Refused::NoPort) => return Err(Why::NoPort),
+                Err(Refused::Stale | Refused::Quota) => {
+                    return Err(Why::Registry(Arc::new(RegistryError::ClaimLost {
+                        engine_id: row.engine_id,
+                    })));
+                }
+            }
+        }
+        Err(Why::NoPort)
     }
 
     /// The variables that this engine gets beside those of the container contract.

@@ -151,8 +151,14 @@ impl Fleet {
 
     /// Asks a running engine how it is. After too many bad answers in a row it has failed.
     async fn check(self: &Arc<Self>, engine_id: EngineId) {
-        let Some(Patient { port, instance }) = self.supervision.patient(engine_id) else { return };
-        let timeout = self.supervision.rules().check_timeout;
+        let Some(Patient { port, instance, failed }) = self.supervision.patient(engine_id) else { return };
+        let (timeout, tolerated) = (self.supervision.rules().check_timeout, self.supervision.rules().max_failures);
+        // Before the check that decides and after it: what carries the question to the engine may be the backend's
+        // own, as a daemon's port forwarding is, and is gone with it and back with it.
+        let mut silent = None;
+        if failed.saturating_add(1) >= tolerated {
+            silent = self.backend_is_silent().await;
+        }
         let unwell = tokio::select! {
             asked = self.probe.ask(port) => match asked {
                 Ok(health) => judge(&health, Wants::Brain).err(),
@@ -164,12 +170,27 @@ impl Fleet {
         let failed = self.supervision.checked(engine_id, &instance, unwell.is_none(), now);
         let Some(reason) = unwell else { return };
         tracing::info!(engine.id = %engine_id, reason, failed, "An engine failed a health check.");
-        if failed < self.supervision.rules().max_failures {
+        if failed < tolerated {
+            return;
+        }
+        if silent.is_none() {
+            silent = self.backend_is_silent().await;
+        }
+        if let Some(why) = silent {
+            tracing::warn!(engine.id = %engine_id, why, "An unwell engine is left as it is: the backend is silent too.");
             return;
         }
         if let Err(error) = self.give_up(engine_id, &instance, &reason).await {
             let error: &dyn std::error::Error = &error;
             tracing::error!(engine.id = %engine_id, error, "An unwell engine could not be recorded as failed yet.");
+        }
+    }
+
+    /// Why the backend cannot be reached, if it cannot: then an engine's silence may be ours.
+    async fn backend_is_silent(&self) -> Option<String> {
+        match self.backend.ping().await {
+            Err(BackendError::Unreachable(why)) => Some(why),
+            Ok(()) | Err(_) => None,
         }
     }
 
@@ -180,11 +201,6 @@ impl Fleet {
         instance: &Instance,
         reason: &str,
     ) -> Result<(), FleetError> {
-        // If the backend cannot be reached, the engine's silence may be ours.
-        if let Err(BackendError::Unreachable(why)) = self.backend.ping().await {
-            tracing::warn!(engine.id = %engine_id, why, "An unwell engine is left as it is: the backend is silent too.");
-            return Ok(());
-        }
         let Some(row) = self.registry.engine_by_id(engine_id).await? else {
             self.supervision.forget(engine_id);
             return Ok(());

@@ -4,13 +4,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use contract::orchestrator::{Action, Caps, EngineStatus, Explanation, NextAction, RestartAttempt};
-use contract::policy::Cpus;
 use contract::{Timestamp, UserId};
 use serde_json::{Value, json};
 
 use super::calls::seat;
 use super::supervision::{Moment, Restart};
 use super::{Fleet, FleetError};
+use crate::backend;
 use crate::registry::{EngineRow, Product};
 
 /// Moments that lie closer are the same.
@@ -39,21 +39,19 @@ impl Fleet {
                 .ok()
                 .filter(|n| *n > 0 || row.status == EngineStatus::Failed)
                 .map(|n| RestartAttempt { n, max }),
-            caps: self.caps(&row),
+            caps: self.caps(&row).await,
         })
     }
 
-    /// The caps that the product's policy sets; none if it sets none.
-    fn caps(&self, row: &EngineRow) -> Option<Caps> {
-        let policy = self.policies.of(row.seat.product_id);
-        let count = |count: i64| count.unsigned_abs();
-        let caps = Caps {
-            memory_mb: policy.engine_memory_mb.map(|mb| count(mb.get())),
-            cpus: policy.engine_cpus.as_ref().map(Cpus::get),
-            pids: policy.engine_pids.map(|pids| count(pids.get())),
-            applied: false,
-        };
-        (caps.memory_mb.is_some() || caps.cpus.is_some() || caps.pids.is_some()).then_some(caps)
+    /// The caps that the engine is held to; where it is held to none, or does not run, those that the product's
+    /// policy sets; none if it sets none.
+    async fn caps(&self, row: &EngineRow) -> Option<Caps> {
+        let runs = row.status == EngineStatus::Running;
+        let held = if runs { self.backend.caps(row.engine_id).await.ok().flatten() } else { None };
+        let backend::Caps { memory_mb, cpus, pids } =
+            held.unwrap_or_else(|| backend::Caps::of(&self.policies.of(row.seat.product_id)));
+        let caps = Caps { memory_mb, cpus, pids, applied: held.is_some() };
+        (memory_mb.is_some() || cpus.is_some() || pids.is_some()).then_some(caps)
     }
 
     fn next_action(&self, row: &EngineRow) -> NextAction {

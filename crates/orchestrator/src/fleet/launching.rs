@@ -32,7 +32,7 @@ impl Fleet {
         };
         flight.claimed(row.generation);
         row.engine_version = image;
-        let booted = match self.boot(&row, Wants::Brain).await {
+        let booted = match self.boot(&mut row, Wants::Brain).await {
             Ok(booted) => booted,
             Err(failure) => return Err(self.not_launched(&seen, &row, &failure).await),
         };
@@ -74,7 +74,10 @@ impl Fleet {
         let row = EngineRow { engine_version: seen.engine_version.clone(), ..row.clone() };
         let unchanged = matches!(
             failure.why,
-            Why::Backend(BackendError::Unreachable(_) | BackendError::Full(_)) | Why::Keys(_)
+            Why::Backend(BackendError::Unreachable(_) | BackendError::Full(_))
+                | Why::Keys(_)
+                | Why::NoPort
+                | Why::Registry(_)
         );
         let (next, entry) = match row.status {
             // A start that a person asked for began the count of restarts anew.

@@ -20,7 +20,7 @@ impl Fleet {
         let engine = self.new_engine(job)?;
         self.backend.check_image(&engine.engine_version).await?;
         let claim = self.claim(Change::Provision);
-        let row = match self.registry.claim_seat(&engine, &claim, job.max_engines, &self.ports).await? {
+        let mut row = match self.registry.claim_seat(&engine, &claim, job.max_engines, &self.ports).await? {
             Ok(row) => row,
             Err(Refused::Stale) => return Err(Ended::Stale),
             Err(Refused::NoPort) => return Err(FleetError::PortExhaustion.into()),
@@ -31,7 +31,7 @@ impl Fleet {
             }
         };
         flight.claimed(row.generation);
-        let booted = match self.boot(&row, Wants::AllWell).await {
+        let booted = match self.boot(&mut row, Wants::AllWell).await {
             Ok(booted) => booted,
             Err(failure) => return Err(self.roll_back(&row, &failure).await),
         };

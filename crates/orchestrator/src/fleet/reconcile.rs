@@ -29,9 +29,9 @@ const REPAIRS_AT_ONCE: usize = 16;
 /// What a comparison found to be done.
 #[derive(Default)]
 struct Findings {
-    /// Claimed, with nobody at work; or at rest, with a process.
+    /// Claimed, with nobody at work; or at rest, with a process or what is left of one.
     disordered: Vec<EngineRow>,
-    /// Running without a row.
+    /// Without a row.
     orphans: Vec<Listed>,
 }
 
@@ -40,7 +40,8 @@ const RECALL_PAUSE: Duration = Duration::from_secs(1);
 
 /// Those of `rows` whose instance is not listed.
 fn without_process(rows: Vec<EngineRow>, listed: &[Listed]) -> Vec<EngineRow> {
-    let listed: HashSet<_> = listed.iter().map(|listed| (listed.engine_id, &listed.instance)).collect();
+    let alive = listed.iter().filter(|listed| listed.alive);
+    let listed: HashSet<_> = alive.map(|listed| (listed.engine_id, &listed.instance)).collect();
     let runs = |row: &EngineRow| {
         row.instance.as_ref().is_some_and(|instance| listed.contains(&(row.engine_id, instance)))
     };
@@ -115,6 +116,8 @@ impl Fleet {
             // Read after the listing: an engine has its row before it has a process.
             match self.registry.engine_by_id(process.engine_id).await? {
                 None => findings.orphans.push(process),
+                // What is left of an engine that has failed is kept for its log.
+                Some(row) if row.status == EngineStatus::Failed && !process.alive => {}
                 Some(row) if row.claim.is_none() && row.status != EngineStatus::Running => {
                     findings.disordered.push(row);
                 }
@@ -154,8 +157,8 @@ impl Fleet {
         futures::stream::iter(repairs).buffer_unordered(REPAIRS_AT_ONCE).collect::<()>().await;
         let kills = orphans.into_iter().map(|orphan| async move {
             self.telemetry.repaired(Repair::Orphan);
-            tracing::warn!(engine.id = %orphan.engine_id, "An engine runs that the registry does not know; it is ended.");
-            if let Err(error) = self.backend.kill(orphan.engine_id).await {
+            tracing::warn!(engine.id = %orphan.engine_id, "There is an engine that the registry does not know; it is ended.");
+            if let Err(error) = self.backend.clear(orphan.engine_id).await {
                 tracing::warn!(engine.id = %orphan.engine_id, %error, "It could not be ended yet.");
             }
         });

@@ -47,7 +47,7 @@ impl Fleet {
                 self.finish_destroy(&row, "interrupted").await?;
             }
             Some(Change::Start | Change::Wake) => {
-                self.backend.kill(row.engine_id).await?;
+                self.backend.clear(row.engine_id).await?;
                 // The start of a failed engine began the count of restarts anew.
                 let next = if row.status == EngineStatus::Failed {
                     self.failed(row.restarts)
@@ -57,7 +57,7 @@ impl Fleet {
                 self.settle(&row, next, None).await.map_err(Ended::unsettled)?;
             }
             Some(Change::Restart) => {
-                self.backend.kill(row.engine_id).await?;
+                self.backend.clear(row.engine_id).await?;
                 let entry = self.attempt(&row, EngineStatus::Failed, "interrupted", None);
                 let next = self.failed(row.restarts);
                 self.settle(&row, next, Some(&entry)).await.map_err(Ended::unsettled)?;
@@ -66,7 +66,7 @@ impl Fleet {
             Some(Change::Rotate) => {
                 self.settle_rotation(&row, "interrupted").await?;
             }
-            None if row.status != EngineStatus::Running => self.backend.kill(row.engine_id).await?,
+            None if row.status != EngineStatus::Running => self.backend.clear(row.engine_id).await?,
             None => {}
         }
         Err(Ended::Stale)
@@ -75,7 +75,8 @@ impl Fleet {
     /// A stop or sleep that was cut off is finished: the engine may have been told to end already, and what ends
     /// because it was told to has not failed. One that runs and was only about to be put to sleep may stay.
     async fn finish_rest(&self, row: &EngineRow, change: Change) -> Result<(), Ended> {
-        let runs = self.backend.list().await?.iter().any(|listed| listed.engine_id == row.engine_id);
+        let runs =
+            self.backend.list().await?.iter().any(|listed| listed.alive && listed.engine_id == row.engine_id);
         if runs && change == Change::Sleep && !self.goes_to_sleep(row).await {
             self.settle(row, Next::Unchanged, None).await.map_err(Ended::unsettled)?;
             return Ok(());

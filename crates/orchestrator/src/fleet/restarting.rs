@@ -24,7 +24,7 @@ impl Fleet {
             Err(error) => return Err(error.into()),
         };
         if sabotage::by(Saboteur::LaunchBeforeClaim) {
-            let _ = self.boot(&seen, Wants::Brain).await;
+            let _ = self.boot(&mut seen.clone(), Wants::Brain).await;
         }
         let ports = permanent.is_none().then_some(&self.ports);
         let mut row = match self.registry.claim(&seen, &self.claim(Change::Restart), ports).await? {
@@ -43,7 +43,7 @@ impl Fleet {
             return Err(error.into());
         }
         let before = std::mem::replace(&mut row.engine_version, image);
-        match self.boot(&row, Wants::Brain).await {
+        match self.boot(&mut row, Wants::Brain).await {
             Ok(booted) => self.restarted(&row, booted).await,
             Err(failure) => {
                 // As the registry has it: the image of a launch that failed is not what the engine runs.

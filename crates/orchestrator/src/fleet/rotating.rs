@@ -13,7 +13,7 @@ use super::exits::ended_by_itself;
 use super::flight::{Ended, Flight, Outcome, Settled};
 use super::lifecycle::Change;
 use super::{Fleet, FleetError};
-use crate::backend::Unwell;
+use crate::backend::{Listed, Unwell};
 use crate::keys::Purpose;
 use crate::registry::{Claim, EngineRow, Event, Next, PendingKey};
 use crate::sabotage::{self, Saboteur};
@@ -98,7 +98,8 @@ impl Fleet {
             }
             Takes::Unknown(why) => {
                 let listed = self.backend.list().await?;
-                if listed.iter().any(|listed| Some(&listed.instance) == row.instance.as_ref()) {
+                let runs = |listed: &Listed| listed.alive && Some(&listed.instance) == row.instance.as_ref();
+                if listed.iter().any(runs) {
                     return Err(backend(&format!(
                         "the engine does not say which key it takes ({why}); this is settled when it answers"
                     )));

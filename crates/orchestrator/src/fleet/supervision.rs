@@ -80,6 +80,8 @@ pub(super) struct Due {
 pub(super) struct Patient {
     pub(super) port: u16,
     pub(super) instance: Instance,
+    /// Checks failed in a row.
+    pub(super) failed: u32,
 }
 
 /// See the module.
@@ -262,8 +264,8 @@ impl Supervision {
     pub(super) fn patient(&self, engine_id: EngineId) -> Option<Patient> {
         let state = self.state();
         let ward = state.wards.get(&engine_id)?;
-        let Running { port, instance, .. } = ward.as_running()?;
-        Some(Patient { port: *port, instance: instance.clone() })
+        let Running { port, instance, failed_checks, .. } = ward.as_running()?;
+        Some(Patient { port: *port, instance: instance.clone(), failed: *failed_checks })
     }
 
     /// A check of `instance` is over. Returns how many have failed in a row.

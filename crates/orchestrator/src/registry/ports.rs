@@ -8,7 +8,9 @@ use std::sync::atomic::{AtomicU16, Ordering};
 use contract::orchestrator::EngineStatus;
 use sqlx::{AnyConnection, Row as _};
 
-use super::RegistryError;
+use super::engines::Refused;
+use super::row::EngineRow;
+use super::{Registry, RegistryError};
 use crate::config::PortRange;
 use crate::sabotage::{self, Saboteur};
 
@@ -103,6 +105,32 @@ impl PortRule {
             }
         }
         Ok(None)
+    }
+}
+
+impl Registry {
+    /// Leases another port for the engine of `row`, which is claimed: something that is no engine has its own.
+    pub(crate) async fn lease_another_port(
+        &self,
+        row: &EngineRow,
+        ports: &PortRule,
+    ) -> Result<Result<u16, Refused>, RegistryError> {
+        let mut ledger = self.ledger(row.seat.product_id, 0).await?;
+        // Its own port is leased as long as it is, and cannot be had again.
+        let Some(port) = ports.lease(ledger.connection(), None).await? else {
+            return Ok(Err(Refused::NoPort));
+        };
+        let moved = sqlx::query("UPDATE engines SET port = $1 WHERE engine_id = $2 AND generation = $3")
+            .bind(i64::from(port))
+            .bind(row.engine_id.to_string())
+            .bind(row.generation)
+            .execute(ledger.connection())
+            .await?;
+        if moved.rows_affected() == 0 {
+            return Ok(Err(Refused::Stale));
+        }
+        ledger.commit().await?;
+        Ok(Ok(port))
     }
 }
 

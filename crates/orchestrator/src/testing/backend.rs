@@ -1,20 +1,19 @@
 //! A backend without processes. It does as it is told, unless a test has scripted a fault for the call; and it
 //! refuses, by a panic, what the rules must never ask of a backend.
 
+mod engines;
+
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use contract::engine::{EngineHealth, Subsystems};
-use contract::{EngineId, EngineImage, EngineKey, KeyHash};
+use contract::{EngineId, EngineImage, KeyHash};
 use futures::StreamExt as _;
-use futures::future::BoxFuture;
 use futures::stream::BoxStream;
-use serde_json::{Value, json};
 use service::clock::Clock;
 use tokio::sync::mpsc;
 
-use crate::backend::{Answer, BackendError, EngineBackend, Exit, Instance, Launch, Listed, Probe, Unwell};
+use crate::backend::{Answer, BackendError, Caps, EngineBackend, Exit, Instance, Launch, Listed};
 
 /// A call that can be made to fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -68,6 +67,10 @@ pub(crate) struct FaultBackend {
 
 struct State {
     running: HashMap<EngineId, (Instance, Launch)>,
+    /// What is left of engines that ended, or never began.
+    remains: HashMap<EngineId, Instance>,
+    /// What each engine is held to.
+    held_to: Option<Caps>,
     folders: HashSet<EngineId>,
     faults: HashMap<Call, VecDeque<Fault>>,
     calls: Vec<Call>,
@@ -87,6 +90,8 @@ impl FaultBackend {
         let (exits, listener) = mpsc::unbounded_channel();
         let state = State {
             running: HashMap::new(),
+            remains: HashMap::new(),
+            held_to: None,
             folders: HashSet::new(),
             faults: HashMap::new(),
             calls: Vec::new(),
@@ -211,6 +216,21 @@ impl FaultBackend {
         self.state().running.insert(engine_id, (Instance::new("orphan"), launch));
     }
 
+    /// Something is left of an engine that does not run.
+    pub(crate) fn leave_remains(&self, engine_id: EngineId) {
+        self.state().remains.insert(engine_id, Instance::new("remains"));
+    }
+
+    /// Of which engines something is left.
+    pub(crate) fn remains(&self) -> HashSet<EngineId> {
+        self.state().remains.keys().copied().collect()
+    }
+
+    /// Every running engine is held to these.
+    pub(crate) fn hold_to(&self, caps: Caps) {
+        self.state().held_to = Some(caps);
+    }
+
     /// Another orchestrator takes over: it hears of exits from now on.
     pub(crate) fn reconnect(&self) {
         let (exits, listener) = mpsc::unbounded_channel();
@@ -286,33 +306,6 @@ impl Drop for Over<'_> {
     }
 }
 
-impl FaultBackend {
-    /// What the engine on `port` does when it is told something.
-    fn obey(&self, port: u16, key: &EngineKey, command: &Value) -> Result<Value, Unwell> {
-        let mut state = self.state();
-        let State { running, busy, .. } = &mut *state;
-        let found = running.iter_mut().find(|(_, (_, launch))| launch.port == port);
-        let Some((engine_id, (_, launch))) = found else {
-            return Err(Unwell::Silent { port, reason: "connection refused".to_owned() });
-        };
-        if !launch.key_hash.matches(key.expose()) {
-            return Err(Unwell::Refused { port });
-        }
-        match command["op"].as_str() {
-            Some("set_key_hash") => {
-                launch.key_hash = KeyHash::from_hex(command["key_hash"].as_str().unwrap()).unwrap();
-                Ok(json!({}))
-            }
-            Some("quiesce") => Ok(json!({"quiesced": command["lift"] != true && !busy.contains(engine_id)})),
-            Some("activity") => Ok(json!({
-                "running_turns": i32::from(busy.contains(engine_id)), "pending_hitl": 0,
-                "last_activity_at": null, "confinement": "none",
-            })),
-            other => panic!("engines do not know {other:?}"),
-        }
-    }
-}
-
 impl EngineBackend for FaultBackend {
     fn ping(&self) -> Answer<'_, ()> {
         self.answer(Call::Ping, |_| ())
@@ -338,6 +331,7 @@ impl EngineBackend for FaultBackend {
             assert!(backend.port_is_free(launch.port), "two engines on port {}", launch.port);
             let mut state = backend.state();
             let instance = Instance::new(format!("instance {}", state.launches.len()));
+            state.remains.remove(&engine_id);
             state.folders.insert(engine_id);
             state.launches.push(launch.clone());
             state.running.insert(engine_id, (instance.clone(), launch));
@@ -354,10 +348,19 @@ impl EngineBackend for FaultBackend {
         self.answer(Call::Kill, move |backend| backend.end(engine_id, "killed"))
     }
 
+    fn clear(&self, engine_id: EngineId) -> Answer<'_, ()> {
+        self.answer(Call::Kill, move |backend| {
+            backend.end(engine_id, "killed");
+            backend.state().remains.remove(&engine_id);
+        })
+    }
+
     fn remove(&self, engine_id: EngineId) -> Answer<'_, ()> {
         self.answer(Call::Remove, move |backend| {
             backend.end(engine_id, "killed");
-            backend.state().folders.remove(&engine_id);
+            let mut state = backend.state();
+            state.remains.remove(&engine_id);
+            state.folders.remove(&engine_id);
         })
     }
 
@@ -367,8 +370,14 @@ impl EngineBackend for FaultBackend {
             let listed = state.running.iter().map(|(engine_id, (instance, _))| Listed {
                 engine_id: *engine_id,
                 instance: instance.clone(),
+                alive: true,
             });
-            listed.collect()
+            let remains = state.remains.iter().map(|(engine_id, instance)| Listed {
+                engine_id: *engine_id,
+                instance: instance.clone(),
+                alive: false,
+            });
+            listed.chain(remains).collect()
         })
     }
 
@@ -383,78 +392,10 @@ impl EngineBackend for FaultBackend {
             log.iter().skip(log.len().saturating_sub(lines)).map(ToString::to_string).collect()
         })
     }
-}
 
-impl Probe for FaultBackend {
-    fn ask(&self, port: u16) -> BoxFuture<'_, Result<EngineHealth, Unwell>> {
-        let mut state = self.state();
-        let on_port = state.running.iter().find(|(_, (_, launch))| launch.port == port);
-        let engine_id = on_port.map(|(engine_id, _)| *engine_id);
-        let runs = engine_id.is_some();
-        if let Some(engine_id) = engine_id {
-            *state.asked.entry(engine_id).or_default() += 1;
-            if state.frozen.contains(&engine_id) {
-                return Box::pin(std::future::pending());
-            }
-        }
-        let subsystems = |database: &str, provider: &str| Subsystems {
-            database: database.to_owned(),
-            llm_provider: provider.to_owned(),
-            asset_directory: "ok".to_owned(),
-        };
-        let health = |status: &str, subsystems| EngineHealth {
-            status: status.to_owned(),
-            uptime_seconds: 0.5,
-            subsystems,
-        };
-        let answer = match &state.health {
-            Health::Stranger => Ok(health("ok", subsystems("ok", "ok"))),
-            Health::Well if runs => Ok(health("ok", subsystems("ok", "ok"))),
-            Health::Provider(reason) if runs => Ok(health("degraded", subsystems("ok", reason))),
-            Health::Database(reason) if runs => Ok(health("degraded", subsystems(reason, "ok"))),
-            Health::Silent | Health::Well | Health::Provider(_) | Health::Database(_) => {
-                Err(Unwell::Silent { port, reason: "connection refused".to_owned() })
-            }
-        };
-        Box::pin(std::future::ready(answer))
-    }
-
-    fn identify<'a>(&'a self, port: u16, key: &'a EngineKey) -> BoxFuture<'a, Result<(), Unwell>> {
+    fn caps(&self, engine_id: EngineId) -> Answer<'_, Option<Caps>> {
         let state = self.state();
-        let mut launches = state.running.values().map(|(_, launch)| launch);
-        let own = launches.any(|launch| launch.port == port && launch.key_hash.matches(key.expose()));
-        if state.running.iter().any(|(id, (_, launch))| launch.port == port && state.frozen.contains(id)) {
-            return Box::pin(std::future::pending());
-        }
-        let answer = match state.health {
-            Health::Stranger => Err(Unwell::Stranger { port, answer: "200".to_owned() }),
-            Health::Silent => Err(Unwell::Silent { port, reason: "connection refused".to_owned() }),
-            Health::Well | Health::Provider(_) | Health::Database(_) if own => Ok(()),
-            Health::Well | Health::Provider(_) | Health::Database(_) => {
-                let runs = state.running.values().any(|(_, launch)| launch.port == port);
-                let silent = Unwell::Silent { port, reason: "connection refused".to_owned() };
-                Err(if runs { Unwell::Refused { port } } else { silent })
-            }
-        };
-        Box::pin(std::future::ready(answer))
-    }
-
-    fn rpc<'a>(
-        &'a self,
-        port: u16,
-        key: &'a EngineKey,
-        command: &'a Value,
-    ) -> BoxFuture<'a, Result<Value, Unwell>> {
-        Box::pin(async move {
-            let silent = || Unwell::Silent { port, reason: "connection refused".to_owned() };
-            let frozen = {
-                let state = self.state();
-                state.running.iter().any(|(id, (_, launch))| launch.port == port && state.frozen.contains(id))
-            };
-            if frozen {
-                std::future::pending::<()>().await;
-            }
-            self.answer(Call::Rpc, |backend| backend.obey(port, key, command)).await.map_err(|_| silent())?
-        })
+        let held_to = state.held_to.filter(|_| state.running.contains_key(&engine_id));
+        Box::pin(std::future::ready(Ok(held_to)))
     }
 }

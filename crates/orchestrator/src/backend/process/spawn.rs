@@ -8,9 +8,9 @@ use secrecy::ExposeSecret as _;
 use tokio::process::Command;
 
 use super::Options;
-use super::folder::Folder;
 use super::label::{Label, NAME};
 use crate::backend::Launch;
+use crate::backend::folder::Folder;
 
 /// Taken over from the orchestrator's own environment, with what to use where it has none.
 const TAKEN_OVER: [(&str, Option<&str>); 4] = [

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use contract::EngineKey;
+use contract::{EngineKey, ProductId};
 use secrecy::SecretString;
 use service::clock::SystemClock;
 
@@ -43,10 +43,13 @@ impl Fixture {
     fn launch(&self) -> Launch {
         Launch {
             engine_id: self.engine_id,
+            product_id: ProductId::new(),
+            generation: 1,
             image: format!("svc-engine:{VERSION}").parse().unwrap(),
             port: 9_001,
             key_hash: EngineKey::generate().unwrap().hash(),
             env: vec![("LLM_API_KEY".into(), SecretString::from("provider secret"))],
+            caps: Caps::default(),
         }
     }
 
@@ -130,7 +133,10 @@ async fn an_engine_that_obeys_ends_by_itself() {
     let fixture = Fixture::new(OBEDIENT);
     let mut exits = fixture.backend.exits();
     let instance = fixture.launched().await;
-    assert_eq!(fixture.backend.list().await.unwrap(), [Listed { engine_id: fixture.engine_id, instance }]);
+    assert_eq!(
+        fixture.backend.list().await.unwrap(),
+        [Listed { engine_id: fixture.engine_id, instance, alive: true }]
+    );
     fixture.backend.stop(fixture.engine_id, Duration::from_secs(30)).await.unwrap();
     assert_eq!(next(&mut exits).await.how.as_deref(), Some("exit status: 7"));
     assert!(fixture.backend.list().await.unwrap().is_empty());
@@ -164,7 +170,7 @@ async fn a_later_orchestrator_finds_watches_and_ends_what_an_earlier_one_launche
     let later = another(&fixture.options);
     let mut exits = later.exits();
     let listed = later.list().await.unwrap();
-    assert_eq!(listed, [Listed { engine_id: fixture.engine_id, instance: instance.clone() }]);
+    assert_eq!(listed, [Listed { engine_id: fixture.engine_id, instance: instance.clone(), alive: true }]);
     later.stop(fixture.engine_id, Duration::from_secs(30)).await.unwrap();
     let exit = next(&mut exits).await;
     assert_eq!((exit.engine_id, exit.instance), (fixture.engine_id, instance));
@@ -240,16 +246,6 @@ async fn lesson_o19_what_an_earlier_version_started_is_found_and_driven() {
     assert_eq!(earlier.wait().await.unwrap().code(), Some(7));
 }
 
-#[test]
-fn lesson_o13_a_host_without_room_is_told_from_a_backend_that_fails() {
-    for code in [Errno::AGAIN, Errno::NOMEM, Errno::MFILE, Errno::NFILE] {
-        let error = told(&std::io::Error::from_raw_os_error(code.raw_os_error()));
-        assert!(matches!(error, BackendError::Full(_)), "{error}");
-    }
-    let error = told(&std::io::Error::from_raw_os_error(Errno::NOENT.raw_os_error()));
-    assert!(matches!(error, BackendError::Failed(_)), "{error}");
-}
-
 #[tokio::test]
 async fn an_adoption_that_fails_part_way_leaves_nothing_to_be_watched_twice() {
     let fixture = Fixture::new(OBEDIENT);
@@ -260,7 +256,7 @@ async fn an_adoption_that_fails_part_way_leaves_nothing_to_be_watched_twice() {
     found.push((EngineId::new(), Identity { pid: 0, ..identity }));
     assert!(later.inner.watch_all(found).is_err());
     let listed = later.list().await.unwrap();
-    assert_eq!(listed, [Listed { engine_id: fixture.engine_id, instance }]);
+    assert_eq!(listed, [Listed { engine_id: fixture.engine_id, instance, alive: true }]);
 }
 
 #[tokio::test]

@@ -85,6 +85,36 @@ async fn an_engine_gets_the_hash_of_its_key_and_its_own_secrets_key() {
 }
 
 #[tokio::test]
+async fn lesson_o13_a_port_that_turns_out_to_be_taken_is_changed_for_another() {
+    let app = TestApp::new().await;
+    let product = app.product("demo", json!({})).await;
+    let taken = |port| Fault::Error(BackendError::PortTaken(port));
+    app.backend.script(Call::Launch, taken(9_001));
+    app.backend.script(Call::Launch, taken(9_002));
+    let (status, ann) = product.provision("ann").await;
+    assert_eq!((status, ann["url"].as_str()), (200, Some("http://127.0.0.1:9003")));
+    assert_eq!(product.get("ann").await.1["url"], ann["url"]);
+    // The ports that were passed over are not lost to others.
+    product.stop("ann").await;
+    app.backend.script(Call::Launch, taken(9_003));
+    assert_eq!(product.start("ann").await.1["url"], "http://127.0.0.1:9004");
+    app.assert_in_order().await;
+    // A host on which every port is taken.
+    for user in ["bob", "eve"] {
+        let tries = app.backend.count(Call::Launch);
+        (0..16).for_each(|_| app.backend.script(Call::Launch, taken(9_005)));
+        assert_eq!(short(product.provision(user).await), "503 PORT_EXHAUSTION");
+        assert_eq!(app.backend.count(Call::Launch) - tries, 16);
+        assert_eq!(short(product.get(user).await), "404 ENGINE_NOT_FOUND");
+    }
+    product.stop("ann").await;
+    (0..16).for_each(|_| app.backend.script(Call::Launch, taken(9_005)));
+    assert_eq!(short(product.start("ann").await), "503 PORT_EXHAUSTION");
+    assert_eq!(short(product.get("ann").await), "200 stopped");
+    app.assert_in_order().await;
+}
+
+#[tokio::test]
 async fn a_provision_that_fails_leaves_only_its_row_in_the_ledger() {
     let refused = BackendError::Failed("no space on the device".into());
     for (fault, health, expected, cause) in [

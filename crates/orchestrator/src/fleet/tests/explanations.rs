@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
+use crate::backend::Caps;
 use crate::testing::{Caller, TestApp, short};
 
 const STEP: Duration = Duration::from_millis(250);
@@ -12,6 +13,20 @@ async fn explain(product: &Caller<'_>) -> Value {
     let (status, answer) = product.call("GET", "/engines/ann/explain", &Value::Null).await;
     assert_eq!(status, 200, "{answer}");
     answer
+}
+
+#[tokio::test]
+async fn caps_are_shown_as_they_hold() {
+    let app = TestApp::new().await;
+    let product = app.product("demo", json!({"engine_memory_mb": 128})).await;
+    product.provision("ann").await;
+    let wished = json!({"memory_mb": 128, "cpus": null, "pids": null, "applied": false});
+    assert_eq!(explain(&product).await["caps"], wished);
+    app.backend.hold_to(Caps { memory_mb: Some(1_024), cpus: Some(2.0), pids: Some(512) });
+    let held = json!({"memory_mb": 1024, "cpus": 2.0, "pids": 512, "applied": true});
+    assert_eq!(explain(&product).await["caps"], held);
+    product.stop("ann").await;
+    assert_eq!(explain(&product).await["caps"], wished);
 }
 
 #[tokio::test]

@@ -122,6 +122,33 @@ async fn engines_that_died_meanwhile_have_failed_and_orphans_are_ended() {
 }
 
 #[tokio::test]
+async fn lesson_o01_remains_go_with_their_engines_and_those_of_failed_ones_stay_for_their_log() {
+    let app = TestApp::new().await;
+    let key = app.product("demo", json!({})).await.key;
+    let mut ids = Vec::new();
+    for user in ["stopped", "failed", "running"] {
+        let (_, engine) = again!(app, key).provision(user).await;
+        ids.push(engine["engine_id"].as_str().unwrap().parse::<EngineId>().unwrap());
+    }
+    again!(app, key).stop("stopped").await;
+    let app = app.killed().await;
+    for gone in &ids[1..] {
+        app.backend.crash(*gone);
+    }
+    for engine_id in [ids[0], ids[1], EngineId::new()] {
+        app.backend.leave_remains(engine_id);
+    }
+    app.begin().await;
+    app.until(|| app.backend.remains() == [ids[1]].into()).await;
+    assert_eq!(short(again!(app, key).get("failed").await), "200 failed");
+    assert_eq!(short(again!(app, key).get("stopped").await), "200 stopped");
+    // The next launch takes them away.
+    assert_eq!(short(again!(app, key).start("failed").await), "200 running");
+    assert!(app.backend.remains().is_empty());
+    app.assert_in_order().await;
+}
+
+#[tokio::test]
 async fn lesson_o05_a_silent_backend_holds_up_no_start_and_moves_no_engine() {
     let app = TestApp::new().await;
     let key = app.product("demo", json!({})).await.key;

@@ -149,6 +149,28 @@ async fn a_silent_backend_says_nothing_about_an_engine() {
 }
 
 #[tokio::test]
+async fn a_backend_that_comes_back_right_after_a_failed_check_has_not_made_the_engine_fail() {
+    let app = TestApp::new().await;
+    let product = app.product("demo", json!({})).await;
+    let engine_id = engine_id(&product.provision("ann").await);
+    for _ in 0..8 {
+        app.backend.script(Call::Ping, unreachable());
+        app.backend.script(Call::List, unreachable());
+    }
+    app.backend.freeze(engine_id);
+    // It comes back while the check that decides is still waiting for an answer: so does a daemon that was started
+    // again, and what carries its engines' traffic with it.
+    let before = app.backend.asked(engine_id);
+    app.step_until(STEP, async || app.backend.asked(engine_id) == before + 3).await;
+    app.backend.mend();
+    pass(&app, SECOND * 15).await;
+    app.backend.thaw();
+    pass(&app, Duration::from_mins(4)).await;
+    assert_eq!(short(product.get("ann").await), "200 running");
+    assert_eq!(app.ledger().await.len(), 1);
+}
+
+#[tokio::test]
 async fn a_providers_outage_is_no_failure_and_a_sick_brain_is() {
     let app = TestApp::new().await;
     let product = app.product("demo", json!({})).await;

@@ -2,7 +2,7 @@
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, BufRead as _, BufReader, Read as _, Seek as _, SeekFrom};
-use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _, lchown};
 use std::path::{Path, PathBuf};
 
 use contract::EngineId;
@@ -54,6 +54,15 @@ impl Folder {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => self.refuse_link(),
             made => made,
         }
+    }
+
+    /// Makes the folder the property of a user and a group, unless it is already.
+    pub(super) fn give_to(&self, uid: u32, gid: u32) -> io::Result<()> {
+        let is = fs::symlink_metadata(&self.path)?;
+        if (is.uid(), is.gid()) == (uid, gid) {
+            return Ok(());
+        }
+        lchown(&self.path, Some(uid), Some(gid))
     }
 
     /// Removes the folder with all that is in it. Links are removed, never followed.

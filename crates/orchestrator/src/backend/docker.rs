@@ -1,0 +1,372 @@
+//! Engines as containers of a Docker daemon.
+//!
+//! Containers outlive the orchestrator. Each carries its deployment and its engine in its labels, by which a later
+//! orchestrator finds it again, even if the earlier one died between creating it and writing it down. A container
+//! is made for one launch and never begun twice, so that no engine ever runs in a stale environment.
+
+mod daemon;
+mod error;
+mod label;
+mod log;
+mod network;
+mod spec;
+mod watch;
+
+#[cfg(test)]
+mod tests;
+
+use std::fmt;
+use std::net::{Ipv4Addr, TcpListener};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bollard::errors::Error;
+use contract::{EngineId, EngineImage};
+use futures::stream::BoxStream;
+use service::clock::Clock;
+
+use self::daemon::{Container, Daemon, Life};
+use self::error::{is_network_gone, is_status, of_launch, told};
+use self::label::{container_name, engine_of};
+use self::network::EngineNetwork;
+pub(crate) use self::network::NetworkFault;
+use self::watch::Watch;
+use super::blocking::{blocking, failed};
+use super::folder::Folders;
+use super::locks::KeyedLocks;
+use super::{Answer, BackendError, Caps, EngineBackend, Exit, Instance, Launch, Listed};
+use crate::sabotage::{self, Saboteur};
+
+/// How long the first look at the network may take.
+const FIRST_LOOK: Duration = Duration::from_secs(5);
+
+/// Where the Docker backend finds and keeps things.
+#[derive(Clone, Debug)]
+pub(crate) struct Options {
+    /// The daemon's socket.
+    pub(crate) socket: PathBuf,
+    /// The network that the engines join.
+    pub(crate) network: String,
+    /// The label of this deployment's containers.
+    pub(crate) deployment_id: String,
+    /// Holds one folder per engine.
+    pub(crate) data_root: PathBuf,
+    /// The catalog that all engines read.
+    pub(crate) catalog: PathBuf,
+    /// Whom the engines run as.
+    pub(crate) user: User,
+}
+
+/// A user and a group of the host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct User {
+    uid: u32,
+    gid: u32,
+}
+
+impl User {
+    /// Whom root's engines run as: nobody else.
+    const ENGINE: Self = Self { uid: 10_001, gid: 10_001 };
+
+    /// Whom this orchestrator's engines run as: itself, unless it is root.
+    pub(crate) fn of_engines() -> Self {
+        let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
+        if uid.is_root() { Self::ENGINE } else { Self { uid: uid.as_raw(), gid: gid.as_raw() } }
+    }
+}
+
+impl fmt::Display for User {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.uid, self.gid)
+    }
+}
+
+/// Runs engines as containers.
+pub(crate) struct DockerBackend {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    options: Options,
+    daemon: Daemon,
+    network: EngineNetwork,
+    folders: Folders,
+    watch: Watch,
+    clock: Arc<dyn Clock>,
+    /// Launch, stop and removal of one engine go one after the other.
+    locks: KeyedLocks<EngineId>,
+}
+
+impl DockerBackend {
+    pub(crate) fn new(options: Options, clock: Arc<dyn Clock>) -> Self {
+        let inner = Inner {
+            daemon: Daemon::new(options.socket.clone()),
+            network: EngineNetwork::new(options.network.clone()),
+            folders: Folders::new(options.data_root.clone()),
+            watch: Watch::default(),
+            clock,
+            locks: KeyedLocks::default(),
+            options,
+        };
+        Self { inner: Arc::new(inner) }
+    }
+
+    /// Makes sure that the network is as it must be, as far as the daemon answers: one that does not yet will be
+    /// asked again before the first launch.
+    pub(crate) async fn check_network(&self) -> Result<(), NetworkFault> {
+        let looked = self.inner.network.ensure(&self.inner.daemon);
+        match tokio::time::timeout(FIRST_LOOK, looked).await {
+            Ok(Err(fault @ NetworkFault::Open { .. })) => Err(fault),
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(NetworkFault::Backend(error))) => {
+                tracing::warn!(%error, "The engines' network could not be looked at yet.");
+                Ok(())
+            }
+            Err(_) => {
+                tracing::warn!("The Docker daemon does not answer yet.");
+                Ok(())
+            }
+        }
+    }
+}
+
+impl Inner {
+    /// All containers of this deployment, or of one engine of it.
+    async fn containers(
+        &self,
+        engine_id: Option<EngineId>,
+    ) -> Result<Vec<(EngineId, Container)>, BackendError> {
+        let filters = label::filters(&self.options.deployment_id, engine_id);
+        let found = self.daemon.containers(&filters).await.map_err(|error| told(&error))?;
+        let of_engine = |container: Container| {
+            let engine_id = engine_of(&self.options.deployment_id, &container.labels)?;
+            Some((engine_id, container))
+        };
+        Ok(found.into_iter().filter_map(of_engine).collect())
+    }
+
+    /// Ends and removes whatever container the engine has.
+    async fn clear(&self, engine_id: EngineId) -> Result<(), BackendError> {
+        for (_, container) in self.containers(Some(engine_id)).await? {
+            self.daemon.remove(&container.id).await.map_err(|error| told(&error))?;
+        }
+        Ok(())
+    }
+
+    async fn launch(&self, launch: &Launch) -> Result<Instance, BackendError> {
+        self.clear(launch.engine_id).await?;
+        self.make_folder(launch.engine_id).await?;
+        self.ensure_network().await?;
+        match self.begin(launch).await {
+            Err(error) if is_network_gone(&error) => {
+                self.network.forget();
+                self.ensure_network().await?;
+                self.begin(launch).await
+            }
+            begun => begun,
+        }
+        .map_err(|error| of_launch(&error, launch))
+    }
+
+    /// Makes the engine's folder, its user's own.
+    async fn make_folder(&self, engine_id: EngineId) -> Result<(), BackendError> {
+        let (folder, user) = (self.folders.of(engine_id), self.options.user);
+        let path = folder.path().display().to_string();
+        let made = blocking(move || {
+            folder.create()?;
+            folder.give_to(user.uid, user.gid)
+        });
+        let where_to = |why: String| format!("the engine's folder {path} cannot be made: {why}");
+        made.await.map_err(|error| match error {
+            BackendError::Full(why) => BackendError::Full(where_to(why)),
+            BackendError::Failed(why) => BackendError::Failed(where_to(why)),
+            error => error,
+        })
+    }
+
+    async fn ensure_network(&self) -> Result<(), BackendError> {
+        match self.network.ensure(&self.daemon).await {
+            Err(NetworkFault::Backend(error)) => Err(error),
+            Err(fault @ NetworkFault::Open { .. }) => Err(BackendError::Failed(fault.to_string())),
+            Ok(()) => Ok(()),
+        }
+    }
+
+    /// Creates the engine's container and begins it; one that cannot begin is removed again.
+    async fn begin(&self, launch: &Launch) -> Result<Instance, Error> {
+        let id = self.create(launch).await?;
+        self.watch.beginning(&id, launch.engine_id);
+        if let Err(error) = self.daemon.start(&id).await {
+            self.watch.forget(&id);
+            // Best effort: what is left of it is found by its labels.
+            let _ = self.daemon.remove(&id).await;
+            return Err(error);
+        }
+        self.watch.begun(&id);
+        Ok(Instance::new(id))
+    }
+
+    /// Creates the engine's container. One of its own that an earlier call left behind makes room for it.
+    async fn create(&self, launch: &Launch) -> Result<String, Error> {
+        let name = container_name(launch.engine_id);
+        let body = || spec::container(&self.options, launch);
+        match self.daemon.create(&name, body()).await {
+            Err(error) if is_status(&error, 409) => {
+                let Some(other) = self.daemon.inspect(&name).await? else { return Err(error) };
+                let labels = other.config.and_then(|config| config.labels).unwrap_or_default();
+                if engine_of(&self.options.deployment_id, &labels) != Some(launch.engine_id) {
+                    return Err(error);
+                }
+                self.daemon.remove(&name).await?;
+                self.daemon.create(&name, body()).await
+            }
+            created => created,
+        }
+    }
+
+    async fn stop(&self, engine_id: EngineId, grace: Duration) -> Result<(), BackendError> {
+        for (_, container) in self.containers(Some(engine_id)).await? {
+            let ended = async {
+                if container.life == Life::Halted {
+                    // What is halted hears nothing.
+                    self.daemon.unpause(&container.id).await?;
+                }
+                if sabotage::by(Saboteur::ForgiveTerm) {
+                    return self.daemon.signal(&container.id, "SIGTERM").await;
+                }
+                if container.life.is_alive() {
+                    self.daemon.stop(&container.id, grace).await?;
+                }
+                self.daemon.remove(&container.id).await
+            };
+            ended.await.map_err(|error| told(&error))?;
+        }
+        Ok(())
+    }
+
+    async fn kill(&self, engine_id: EngineId) -> Result<(), BackendError> {
+        for (_, container) in self.containers(Some(engine_id)).await? {
+            let ended = async {
+                match container.life {
+                    Life::Unborn => self.daemon.remove(&container.id).await,
+                    Life::Running | Life::Halted => self.daemon.kill(&container.id).await,
+                    Life::Over => Ok(()),
+                }
+            };
+            ended.await.map_err(|error| told(&error))?;
+        }
+        Ok(())
+    }
+
+    async fn list(&self) -> Result<Vec<Listed>, BackendError> {
+        let listed = self.containers(None).await?.into_iter().map(|(engine_id, container)| {
+            let alive = container.life.is_alive();
+            if alive {
+                self.watch.seen(&container.id, engine_id);
+            }
+            Listed { engine_id, instance: Instance::new(container.id), alive }
+        });
+        Ok(listed.collect())
+    }
+
+    async fn log_tail(&self, engine_id: EngineId, lines: usize) -> Result<Vec<String>, BackendError> {
+        let Some((_, container)) = self.containers(Some(engine_id)).await?.pop() else {
+            return Ok(Vec::new());
+        };
+        log::tail(&self.daemon, &container.id, lines).await.map_err(|error| told(&error))
+    }
+
+    async fn caps(&self, engine_id: EngineId) -> Result<Option<Caps>, BackendError> {
+        let containers = self.containers(Some(engine_id)).await?;
+        let Some((_, container)) = containers.iter().find(|(_, container)| container.life.is_alive()) else {
+            return Ok(None);
+        };
+        let inspected = self.daemon.inspect(&container.id).await.map_err(|error| told(&error))?;
+        Ok(inspected.and_then(|inspected| inspected.host_config).map(|host| spec::caps_of(&host)))
+    }
+}
+
+impl EngineBackend for DockerBackend {
+    fn ping(&self) -> Answer<'_, ()> {
+        Box::pin(async move { self.inner.daemon.ping().await.map_err(|error| told(&error)) })
+    }
+
+    fn check_image<'a>(&'a self, image: &'a EngineImage) -> Answer<'a, ()> {
+        Box::pin(async move {
+            let there = self.inner.daemon.has_image(image).await.map_err(|error| told(&error))?;
+            if there { Ok(()) } else { Err(BackendError::NoImage(image.clone())) }
+        })
+    }
+
+    /// What the daemon itself has promised to a container may not show here; then a launch says so.
+    fn port_is_free(&self, port: u16) -> bool {
+        TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok()
+    }
+
+    fn launch(&self, launch: Launch) -> Answer<'_, Instance> {
+        Box::pin(async move {
+            let turn = self.inner.locks.take(launch.engine_id).await;
+            let inner = Arc::clone(&self.inner);
+            // On its own from here: a caller that gives up leaves no container half-made, and whoever comes next for
+            // this engine waits until this is through.
+            let launched = tokio::spawn(async move {
+                let launched = inner.launch(&launch).await;
+                drop(turn);
+                launched
+            });
+            launched.await.unwrap_or_else(|error| Err(failed("the launch broke off", &error)))
+        })
+    }
+
+    fn stop(&self, engine_id: EngineId, grace: Duration) -> Answer<'_, ()> {
+        Box::pin(async move {
+            let _turn = self.inner.locks.take(engine_id).await;
+            self.inner.stop(engine_id, grace).await
+        })
+    }
+
+    fn kill(&self, engine_id: EngineId) -> Answer<'_, ()> {
+        Box::pin(async move {
+            let _turn = self.inner.locks.take(engine_id).await;
+            self.inner.kill(engine_id).await
+        })
+    }
+
+    fn clear(&self, engine_id: EngineId) -> Answer<'_, ()> {
+        Box::pin(async move {
+            let _turn = self.inner.locks.take(engine_id).await;
+            self.inner.clear(engine_id).await
+        })
+    }
+
+    fn remove(&self, engine_id: EngineId) -> Answer<'_, ()> {
+        Box::pin(async move {
+            let turn = self.inner.locks.take(engine_id).await;
+            self.inner.clear(engine_id).await?;
+            let folder = self.inner.folders.of(engine_id);
+            blocking(move || {
+                let removed = folder.remove();
+                drop(turn);
+                removed
+            })
+            .await
+        })
+    }
+
+    fn list(&self) -> Answer<'_, Vec<Listed>> {
+        Box::pin(self.inner.list())
+    }
+
+    fn exits(&self) -> BoxStream<'static, Exit> {
+        watch::exits(Arc::clone(&self.inner))
+    }
+
+    fn log_tail(&self, engine_id: EngineId, lines: usize) -> Answer<'_, Vec<String>> {
+        Box::pin(self.inner.log_tail(engine_id, lines))
+    }
+
+    fn caps(&self, engine_id: EngineId) -> Answer<'_, Option<Caps>> {
+        Box::pin(self.inner.caps(engine_id))
+    }
+}

@@ -1,0 +1,215 @@
+//! The Docker daemon behind its socket: looked for when it is first needed, every question with a deadline.
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use bollard::errors::Error;
+use bollard::models::{
+    ContainerCreateBody, ContainerInspectResponse, ContainerSummaryStateEnum, EventMessage,
+};
+use bollard::query_parameters::{
+    CreateContainerOptionsBuilder, EventsOptionsBuilder, InspectContainerOptions,
+    KillContainerOptionsBuilder, ListContainersOptionsBuilder, RemoveContainerOptionsBuilder,
+    StartContainerOptions, StopContainerOptionsBuilder,
+};
+use bollard::{API_DEFAULT_VERSION, Docker};
+use contract::EngineImage;
+use futures::StreamExt as _;
+use futures::stream::BoxStream;
+use tokio::sync::OnceCell;
+
+/// How long a daemon may take for one step. Whoever waits for a whole call has a deadline of their own; this one
+/// ends what nobody waits for any more.
+pub(super) const STEP: Duration = Duration::from_secs(15);
+
+/// The daemon, reached or not.
+pub(super) struct Daemon {
+    socket: PathBuf,
+    client: OnceCell<Docker>,
+}
+
+/// A container as the daemon lists it.
+#[derive(Debug)]
+pub(super) struct Container {
+    pub(super) id: String,
+    pub(super) labels: HashMap<String, String>,
+    pub(super) life: Life,
+    /// How it is, in the daemon's words.
+    pub(super) status: String,
+}
+
+/// How far a container's life has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Life {
+    /// It was created, and never begun.
+    Unborn,
+    Running,
+    /// It runs, and was halted by somebody.
+    Halted,
+    /// It has ended.
+    Over,
+}
+
+impl Life {
+    pub(super) const fn is_alive(self) -> bool {
+        matches!(self, Self::Running | Self::Halted)
+    }
+}
+
+impl Daemon {
+    pub(super) fn new(socket: PathBuf) -> Self {
+        Self { socket, client: OnceCell::new() }
+    }
+
+    /// Asks the daemon something that it has `limit` to answer.
+    pub(super) async fn ask<T, F>(
+        &self,
+        limit: Duration,
+        question: impl FnOnce(Docker) -> F,
+    ) -> Result<T, Error>
+    where
+        F: Future<Output = Result<T, Error>>,
+    {
+        let asked = async { question(self.client().await?).await };
+        tokio::time::timeout(limit, asked).await.unwrap_or(Err(Error::RequestTimeoutError))
+    }
+
+    /// The client, in the version of the interface that both sides know.
+    async fn client(&self) -> Result<Docker, Error> {
+        let connected = self.client.get_or_try_init(|| async {
+            // Its own deadlines are for an answer's head alone, ours are for the whole.
+            let socket = self.socket.to_string_lossy();
+            Docker::connect_with_unix(&socket, STEP.as_secs() * 10, API_DEFAULT_VERSION)?
+                .negotiate_version()
+                .await
+        });
+        connected.await.cloned()
+    }
+
+    pub(super) async fn ping(&self) -> Result<(), Error> {
+        self.ask(STEP, |docker| async move { docker.ping().await.map(drop) }).await
+    }
+
+    /// Whether it has `image`.
+    pub(super) async fn has_image(&self, image: &EngineImage) -> Result<bool, Error> {
+        let name = image.as_str();
+        absent(self.ask(STEP, |docker| async move { docker.inspect_image(name).await }).await)
+            .map(|image| image.is_some())
+    }
+
+    /// The containers that `filters` let through, whatever their state.
+    pub(super) async fn containers(
+        &self,
+        filters: &HashMap<String, Vec<String>>,
+    ) -> Result<Vec<Container>, Error> {
+        let options = ListContainersOptionsBuilder::new().all(true).filters(filters).build();
+        let listed =
+            self.ask(STEP, |docker| async move { docker.list_containers(Some(options)).await }).await?;
+        let container = |listed: bollard::models::ContainerSummary| {
+            let life = match listed.state {
+                Some(ContainerSummaryStateEnum::CREATED) => Life::Unborn,
+                Some(
+                    ContainerSummaryStateEnum::EXITED
+                    | ContainerSummaryStateEnum::DEAD
+                    | ContainerSummaryStateEnum::REMOVING,
+                ) => Life::Over,
+                Some(ContainerSummaryStateEnum::PAUSED) => Life::Halted,
+                _ => Life::Running,
+            };
+            let (labels, status) = (listed.labels.unwrap_or_default(), listed.status.unwrap_or_default());
+            listed.id.map(|id| Container { id, labels, life, status })
+        };
+        Ok(listed.into_iter().filter_map(container).collect())
+    }
+
+    /// A container by its id or name; none if there is none.
+    pub(super) async fn inspect(&self, name: &str) -> Result<Option<ContainerInspectResponse>, Error> {
+        let inspected = self.ask(STEP, |docker| async move {
+            docker.inspect_container(name, None::<InspectContainerOptions>).await
+        });
+        absent(inspected.await)
+    }
+
+    /// Creates a container, and returns its id.
+    pub(super) async fn create(&self, name: &str, body: ContainerCreateBody) -> Result<String, Error> {
+        let options = CreateContainerOptionsBuilder::new().name(name).build();
+        let created =
+            self.ask(STEP, |docker| async move { docker.create_container(Some(options), body).await });
+        Ok(created.await?.id)
+    }
+
+    pub(super) async fn start(&self, id: &str) -> Result<(), Error> {
+        self.ask(
+            STEP,
+            |docker| async move { docker.start_container(id, None::<StartContainerOptions>).await },
+        )
+        .await
+    }
+
+    /// Asks a container to end, and makes it after `grace`. One that has ended, or is not there, is left alone.
+    pub(super) async fn stop(&self, id: &str, grace: Duration) -> Result<(), Error> {
+        let seconds = i32::try_from(grace.as_secs()).unwrap_or(i32::MAX);
+        let options = StopContainerOptionsBuilder::new().t(seconds).build();
+        let stopped =
+            self.ask(grace + STEP, |docker| async move { docker.stop_container(id, Some(options)).await });
+        absent(stopped.await).map(drop)
+    }
+
+    /// Ends a container at once. One that has ended, or is not there, is left alone.
+    pub(super) async fn kill(&self, id: &str) -> Result<(), Error> {
+        self.signal(id, "SIGKILL").await
+    }
+
+    pub(super) async fn signal(&self, id: &str, signal: &str) -> Result<(), Error> {
+        let options = KillContainerOptionsBuilder::new().signal(signal).build();
+        let killed =
+            self.ask(STEP, |docker| async move { docker.kill_container(id, Some(options)).await }).await;
+        match absent(killed) {
+            // It does not run.
+            Err(error) if super::error::is_status(&error, 409) => Ok(()),
+            killed => killed.map(drop),
+        }
+    }
+
+    /// Lets a halted container go on.
+    pub(super) async fn unpause(&self, id: &str) -> Result<(), Error> {
+        absent(self.ask(STEP, |docker| async move { docker.unpause_container(id).await }).await).map(drop)
+    }
+
+    /// Removes a container with what it wrote into itself, whether it runs or not.
+    pub(super) async fn remove(&self, id: &str) -> Result<(), Error> {
+        let options = RemoveContainerOptionsBuilder::new().force(true).v(true).build();
+        let removed =
+            self.ask(STEP, |docker| async move { docker.remove_container(id, Some(options)).await }).await;
+        match absent(removed) {
+            // Somebody else is removing it.
+            Err(error) if super::error::is_status(&error, 409) => Ok(()),
+            removed => removed.map(drop),
+        }
+    }
+
+    /// The ends of containers that `filters` let through, those since `since` (in seconds) included.
+    pub(super) async fn ends(
+        &self,
+        filters: &HashMap<String, Vec<String>>,
+        since: &str,
+    ) -> Result<BoxStream<'static, Result<EventMessage, Error>>, Error> {
+        let mut filters = filters.clone();
+        filters.insert("type".to_owned(), vec!["container".to_owned()]);
+        filters.insert("event".to_owned(), vec!["die".to_owned()]);
+        let options = EventsOptionsBuilder::new().filters(&filters).since(since).build();
+        let client = self.ask(STEP, |docker| async move { Ok(docker) }).await?;
+        // For the head alone: the body lasts.
+        Ok(client.with_timeout(STEP).events(Some(options)).boxed())
+    }
+}
+
+/// An answer; none where what was asked about is not there.
+fn absent<T>(answer: Result<T, Error>) -> Result<Option<T>, Error> {
+    match answer {
+        Ok(answer) => Ok(Some(answer)),
+        Err(error) if super::error::is_status(&error, 404) => Ok(None),
+        Err(error) => Err(error),
+    }
+}

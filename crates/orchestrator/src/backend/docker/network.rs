@@ -1,0 +1,135 @@
+//! The network that the engines join: they reach the world through it, and never one another.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use bollard::errors::Error;
+use bollard::models::{Network, NetworkCreateRequest};
+use bollard::query_parameters::ListNetworksOptionsBuilder;
+
+use super::daemon::{Daemon, STEP};
+use super::error::{is_status, told};
+use crate::backend::BackendError;
+
+/// The option of bridges that lets containers on them reach one another.
+const ICC: &str = "com.docker.network.bridge.enable_icc";
+
+/// How often the network is looked for before it counts as one that cannot be made.
+const LOOKS: usize = 8;
+
+/// The engines' network.
+pub(super) struct EngineNetwork {
+    name: String,
+    /// Whether it was there and as it must be when it was last looked at.
+    seen: AtomicBool,
+}
+
+/// Why the network cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum NetworkFault {
+    /// Engines could reach one another.
+    #[error(
+        "the network {name} does not keep engines apart ({why}): remove it with `docker network rm {name}`, and \
+         it is made as it must be; or name another one in ORCH_ENGINE_NETWORK"
+    )]
+    Open {
+        /// Its name.
+        name: String,
+        /// What it is like.
+        why: String,
+    },
+    /// It could not be looked at, or not be made.
+    #[error(transparent)]
+    Backend(BackendError),
+}
+
+impl EngineNetwork {
+    pub(super) fn new(name: String) -> Self {
+        Self { name, seen: AtomicBool::new(false) }
+    }
+
+    /// Looks again the next time.
+    pub(super) fn forget(&self) {
+        self.seen.store(false, Ordering::Relaxed);
+    }
+
+    /// Makes the network if it is missing, and makes sure that it keeps engines apart.
+    pub(super) async fn ensure(&self, daemon: &Daemon) -> Result<(), NetworkFault> {
+        if self.seen.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        let found = self.find_or_make(daemon).await.map_err(|error| NetworkFault::Backend(told(&error)))?;
+        let Some(found) = found else {
+            let why =
+                format!("the network {} could not be made: it is not there, or there are several", self.name);
+            return Err(NetworkFault::Backend(BackendError::Failed(why)));
+        };
+        if let Some(why) = lets_through(&found) {
+            return Err(NetworkFault::Open { name: self.name.clone(), why });
+        }
+        self.seen.store(true, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// The one network of this name. The daemon takes several: of those that orchestrators make at the same time,
+    /// whoever sees more than one takes back all but the first. The last to look sees all of them. None if that does
+    /// not come to an end.
+    async fn find_or_make(&self, daemon: &Daemon) -> Result<Option<Network>, Error> {
+        for _ in 0..LOOKS {
+            let mut found = self.find(daemon).await?;
+            found.sort_by(|one, other| (&one.created, &one.id).cmp(&(&other.created, &other.id)));
+            let mut found = found.into_iter();
+            let Some(first) = found.next() else {
+                self.make(daemon).await?;
+                continue;
+            };
+            let mut alone = true;
+            for other in found.filter_map(|other| other.id) {
+                alone = false;
+                match daemon.ask(STEP, |docker| async move { docker.remove_network(&other).await }).await {
+                    // Somebody else was faster.
+                    Err(error) if is_status(&error, 404) => {}
+                    removed => removed?,
+                }
+            }
+            if alone {
+                return Ok(Some(first));
+            }
+        }
+        Ok(None)
+    }
+
+    async fn find(&self, daemon: &Daemon) -> Result<Vec<Network>, Error> {
+        let filters = HashMap::from([("name", vec![self.name.as_str()])]);
+        let options = ListNetworksOptionsBuilder::new().filters(&filters).build();
+        let mut listed =
+            daemon.ask(STEP, |docker| async move { docker.list_networks(Some(options)).await }).await?;
+        // The daemon looks for names that merely hold this one.
+        listed.retain(|network| network.name.as_ref() == Some(&self.name));
+        Ok(listed)
+    }
+
+    async fn make(&self, daemon: &Daemon) -> Result<(), Error> {
+        let request = NetworkCreateRequest {
+            name: self.name.clone(),
+            driver: Some("bridge".to_owned()),
+            options: Some(HashMap::from([(ICC.to_owned(), "false".to_owned())])),
+            ..NetworkCreateRequest::default()
+        };
+        match daemon.ask(STEP, |docker| async move { docker.create_network(request).await }).await {
+            // Somebody else was faster.
+            Err(error) if is_status(&error, 409) => Ok(()),
+            made => made.map(drop),
+        }
+    }
+}
+
+/// How engines on this network could reach one another; none if they cannot.
+fn lets_through(network: &Network) -> Option<String> {
+    match network.driver.as_deref() {
+        Some("bridge") => {}
+        driver => return Some(format!("its driver is {}, not bridge", driver.unwrap_or("not known"))),
+    }
+    let icc = network.options.as_ref().and_then(|options| options.get(ICC));
+    (icc.map(String::as_str) != Some("false")).then(|| format!("its option {ICC} is not false"))
+}

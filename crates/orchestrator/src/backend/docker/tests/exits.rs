@@ -1,0 +1,83 @@
+//! Ends that nobody asked for are noticed, however they come about.
+
+use bollard::query_parameters::{KillContainerOptionsBuilder, StopContainerOptions};
+
+use super::super::*;
+use super::silence::{Mode, Proxy};
+use super::support::{Fixture, another, next, tell, until};
+
+#[tokio::test]
+async fn lesson_o05_what_ends_behind_our_back_is_noticed() {
+    let Some(fixture) = Fixture::new().await else { return };
+    let mut exits = fixture.backend.exits();
+    let name = container_name(fixture.engine_id);
+    for (deed, how) in [("kill", 137), ("stop", 7), ("remove", 137), ("end", 128 + 10)] {
+        let launch = fixture.launch();
+        let port = launch.port;
+        let instance = fixture.launched(launch).await;
+        match deed {
+            "kill" => {
+                let kill = KillContainerOptionsBuilder::new().signal("SIGKILL").build();
+                fixture.docker.kill_container(&name, Some(kill)).await.unwrap();
+            }
+            "stop" => fixture.docker.stop_container(&name, None::<StopContainerOptions>).await.unwrap(),
+            "remove" => fixture.remove(&name).await,
+            // By itself: the server is the parent of the shell that it runs this in.
+            _ => {
+                let end = "exec python3 -c 'import os, signal; os.kill(os.getppid(), signal.SIGUSR1)'";
+                tell(port, end).await;
+            }
+        }
+        let exit = next(&mut exits).await;
+        assert_eq!((exit.engine_id, &exit.instance), (fixture.engine_id, &instance), "{deed}");
+        assert_eq!(exit.how, Some(format!("exit code {how}")), "{deed}");
+        // The daemon tells of an end a moment before it lists it.
+        let ended = async || {
+            let listed = fixture.backend.list().await.unwrap();
+            listed.iter().all(|listed| !listed.alive).then_some(())
+        };
+        until(deed, ended).await;
+    }
+}
+
+/// The stream breaks off, engines end meanwhile or afterwards: each end is told once.
+#[tokio::test]
+async fn lesson_o05_no_end_is_missed_while_the_daemon_is_away() {
+    let Some(fixture) = Fixture::new().await else { return };
+    let proxy = Proxy::new(fixture.folder());
+    let backend = another(&fixture.with(|options| options.socket.clone_from(&proxy.socket)));
+    let mut exits = backend.exits();
+    let ids: Vec<_> = (0..4).map(|_| EngineId::new()).collect();
+    let mut instances = Vec::new();
+    for engine_id in &ids {
+        instances.push(backend.launch(fixture.launch_of(*engine_id)).await.unwrap());
+    }
+    // Away, refusing, hanging, and back each time.
+    for (at, mode) in [Mode::Refuse, Mode::Hang, Mode::Refuse].into_iter().enumerate() {
+        proxy.set(mode);
+        fixture.remove(instances[at].as_str()).await;
+        let unreachable = tokio::time::timeout(Duration::from_millis(300), backend.list()).await;
+        assert!(!matches!(unreachable, Ok(Ok(_))), "the daemon is away");
+        proxy.set(Mode::Forward);
+        let exit = next(&mut exits).await;
+        assert_eq!((exit.engine_id, &exit.instance), (ids[at], &instances[at]));
+    }
+    // The stream is whole again: what ends now is told too, and nothing of the above a second time.
+    backend.kill(ids[3]).await.unwrap();
+    let exit = next(&mut exits).await;
+    assert_eq!((exit.instance, exit.how.as_deref()), (instances[3].clone(), Some("exit code 137")));
+    backend.clear(ids[3]).await.unwrap();
+}
+
+#[tokio::test]
+async fn an_engine_that_ends_at_once_is_told_of() {
+    let Some(fixture) = Fixture::new().await else { return };
+    let mut exits = fixture.backend.exits();
+    let mut launch = fixture.launch();
+    // Its standard library is not there: it ends before it says anything.
+    launch.env.push(("PYTHONHOME".into(), secrecy::SecretString::from("/nowhere")));
+    let instance = fixture.backend.launch(launch).await.unwrap();
+    let exit = next(&mut exits).await;
+    assert_eq!((exit.instance, exit.how.as_deref()), (instance, Some("exit code 1")));
+    assert!(!fixture.backend.log_tail(fixture.engine_id, 20).await.unwrap().is_empty());
+}

@@ -1,0 +1,35 @@
+//! The engine's folder, where it cannot be had.
+
+use std::os::unix::fs::symlink;
+
+use super::super::*;
+use super::support::{Fixture, another};
+
+#[tokio::test]
+async fn lesson_o18_a_folder_that_cannot_be_made_is_said_and_nothing_is_left() {
+    let Some(fixture) = Fixture::new().await else { return };
+    let file = fixture.folder().join("file");
+    std::fs::write(&file, "in the way").unwrap();
+    // Nobody may make a folder in either of them, root included.
+    for root in [file.join("engines"), PathBuf::from("/proc/roundhouse/engines")] {
+        let backend = another(&fixture.with(|options| options.data_root.clone_from(&root)));
+        let error = backend.launch(fixture.launch()).await.unwrap_err();
+        let root = root.display().to_string();
+        assert!(matches!(&error, BackendError::Failed(why) if why.contains(&root)), "{error}");
+        assert_eq!(fixture.containers().await, []);
+    }
+}
+
+#[tokio::test]
+async fn lesson_o14_a_link_in_a_folders_place_is_not_followed() {
+    let Some(fixture) = Fixture::new().await else { return };
+    let outside = fixture.folder().join("outside");
+    std::fs::create_dir(&outside).unwrap();
+    std::fs::write(outside.join("precious"), "data").unwrap();
+    std::fs::create_dir(&fixture.options.data_root).unwrap();
+    symlink(&outside, fixture.options.data_root.join(fixture.engine_id.to_string())).unwrap();
+    assert!(fixture.backend.launch(fixture.launch()).await.is_err());
+    assert!(fixture.backend.remove(fixture.engine_id).await.is_err());
+    assert_eq!(fixture.containers().await, []);
+    assert!(outside.join("precious").exists());
+}

@@ -1,0 +1,108 @@
+//! Engines are kept apart, or not launched.
+
+use std::collections::HashMap;
+
+use bollard::models::{Ipam, IpamConfig, NetworkCreateRequest};
+use bollard::query_parameters::InspectNetworkOptions;
+
+use super::super::*;
+use super::support::{Fixture, another, inside};
+
+impl Fixture {
+    async fn make_network(&self, icc: &str, subnet: Option<&str>) {
+        let config =
+            subnet.map(|subnet| IpamConfig { subnet: Some(subnet.to_owned()), ..Default::default() });
+        let option = ("com.docker.network.bridge.enable_icc".to_owned(), icc.to_owned());
+        let request = NetworkCreateRequest {
+            name: self.options.network.clone(),
+            options: Some(HashMap::from([option])),
+            ipam: config.map(|config| Ipam { config: Some(vec![config]), ..Default::default() }),
+            ..Default::default()
+        };
+        self.docker.create_network(request).await.unwrap();
+    }
+
+    /// The container's address on the engines' network.
+    async fn address_of(&self, engine_id: EngineId) -> String {
+        let found = self.backend.inner.daemon.inspect(&container_name(engine_id)).await.unwrap().unwrap();
+        let mut networks = found.network_settings.unwrap().networks.unwrap();
+        networks.remove(&self.options.network).unwrap().ip_address.unwrap()
+    }
+}
+
+#[tokio::test]
+async fn engines_cannot_reach_one_another() {
+    let Some(fixture) = Fixture::new().await else { return };
+    let (first, second) = (fixture.launch(), fixture.launch_of(EngineId::new()));
+    let (port, second_id) = (first.port, second.engine_id);
+    fixture.launched(first).await;
+    fixture.launched(second).await;
+    let call = |address: &str| {
+        format!(
+            "python3 -c 'import socket; s = socket.create_connection((\"{address}\", 8000), 3); \
+             print(\"reached\")' 2>&1 | tail -n 1"
+        )
+    };
+    // That it could reach one at all is shown by its own.
+    let own = fixture.address_of(fixture.engine_id).await;
+    assert_eq!(inside(port, &call(&own)).await, "reached");
+    let other = fixture.address_of(second_id).await;
+    let said = inside(port, &call(&other)).await;
+    assert!(said.contains("timed out") || said.contains("unreachable"), "{said}");
+}
+
+#[tokio::test]
+async fn a_missing_network_is_made_and_made_again() {
+    let Some(fixture) = Fixture::new().await else { return };
+    fixture.backend.check_network().await.unwrap();
+    let looked = fixture.docker.inspect_network(&fixture.options.network, None::<InspectNetworkOptions>);
+    let options = looked.await.unwrap().options.unwrap();
+    assert_eq!(options["com.docker.network.bridge.enable_icc"], "false");
+    fixture.docker.remove_network(&fixture.options.network).await.unwrap();
+    fixture.launched(fixture.launch()).await;
+    // Another orchestrator takes it as it is.
+    another(&fixture.options).check_network().await.unwrap();
+}
+
+#[tokio::test]
+async fn orchestrators_that_begin_at_once_make_one_network() {
+    let Some(fixture) = Fixture::new().await else { return };
+    let backends: Vec<_> = (0..8).map(|_| another(&fixture.options)).collect();
+    let checks = backends.iter().map(|backend| backend.check_network());
+    for checked in futures::future::join_all(checks).await {
+        checked.unwrap();
+    }
+    let networks = fixture.docker.list_networks(None).await.unwrap();
+    let named = networks.iter().filter(|network| network.name.as_ref() == Some(&fixture.options.network));
+    assert_eq!(named.count(), 1);
+}
+
+#[tokio::test]
+async fn a_network_that_does_not_keep_engines_apart_is_refused() {
+    let Some(fixture) = Fixture::new().await else { return };
+    fixture.make_network("true", None).await;
+    let fault = fixture.backend.check_network().await.unwrap_err();
+    assert!(fault.to_string().contains(&fixture.options.network), "{fault}");
+    let error = fixture.backend.launch(fixture.launch()).await.unwrap_err();
+    assert!(matches!(&error, BackendError::Failed(why) if why.contains("docker network rm")), "{error}");
+    assert_eq!(fixture.containers().await, []);
+    // Nor is the host's own network, or the one that all containers join.
+    for network in ["host", "bridge", "none"] {
+        let backend = another(&fixture.with(|options| options.network = network.into()));
+        let fault = backend.check_network().await.unwrap_err();
+        assert!(matches!(fault, NetworkFault::Open { .. }), "{fault}");
+    }
+}
+
+#[tokio::test]
+async fn lesson_o13_a_full_network_is_said_and_nothing_is_left() {
+    let Some(fixture) = Fixture::new().await else { return };
+    // Room for the gateway and one more.
+    fixture.make_network("false", Some("10.253.217.4/30")).await;
+    fixture.launched(fixture.launch()).await;
+    let error = fixture.backend.launch(fixture.launch_of(EngineId::new())).await.unwrap_err();
+    assert!(matches!(error, BackendError::Full(_)), "{error}");
+    assert_eq!(fixture.containers().await, [(fixture.engine_id, Life::Running)]);
+    fixture.backend.remove(fixture.engine_id).await.unwrap();
+    fixture.launched(fixture.launch_of(EngineId::new())).await;
+}

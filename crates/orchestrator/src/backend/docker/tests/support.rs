@@ -1,0 +1,251 @@
+//! A deployment of its own for each test, on the daemon that is there, and removed with it.
+
+use std::collections::HashMap;
+use std::env;
+use std::io::{self, Write as _};
+use std::net::{Ipv4Addr, TcpListener};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use bollard::models::{ContainerConfig, ContainerCreateBody};
+use bollard::query_parameters::{
+    CommitContainerOptionsBuilder, CreateContainerOptionsBuilder, RemoveContainerOptionsBuilder,
+};
+use contract::{EngineKey, ProductId};
+use futures::StreamExt as _;
+use secrecy::SecretString;
+use service::clock::SystemClock;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+use tokio::sync::OnceCell;
+use uuid::Uuid;
+
+use super::super::*;
+
+/// How long anything may take on a machine that has much else to do.
+const DEADLINE: Duration = Duration::from_mins(1);
+
+pub(super) const SOCKET: &str = "/var/run/docker.sock";
+
+/// Says that it is ready and, on its port, runs each line that it is sent. Told to end, it does with code 7.
+const ENGINE: &str = r#"
+import os, signal, socket, subprocess, sys
+def end(*_): os._exit(7)
+signal.signal(signal.SIGTERM, signal.SIG_IGN if os.environ.get("STUBBORN") else end)
+server = socket.socket()
+server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+server.bind(("0.0.0.0", 8000))
+server.listen()
+print("ready", flush=True)
+print("oops", file=sys.stderr, flush=True)
+while True:
+    client, _ = server.accept()
+    with client, client.makefile("rw") as lines:
+        command = lines.readline()
+        if command:
+            said = subprocess.run(["sh", "-c", command], capture_output=True, text=True)
+            lines.write(said.stdout + said.stderr + ".")
+"#;
+
+pub(super) struct Fixture {
+    pub(super) backend: Arc<DockerBackend>,
+    pub(super) options: Options,
+    pub(super) engine_id: EngineId,
+    pub(super) docker: bollard::Docker,
+    pub(super) image: EngineImage,
+    folder: tempfile::TempDir,
+}
+
+impl Fixture {
+    /// A deployment; none where there is no daemon.
+    pub(super) async fn new() -> Option<Self> {
+        let (docker, image) = engine_image().await?;
+        let folder = tempfile::tempdir().unwrap();
+        let options = Options {
+            socket: PathBuf::from(SOCKET),
+            network: format!("roundhouse-test-{}", Uuid::now_v7().simple()),
+            deployment_id: Uuid::now_v7().simple().to_string(),
+            data_root: folder.path().join("engines"),
+            catalog: folder.path().join("catalog"),
+            user: User::of_engines(),
+        };
+        std::fs::create_dir(&options.catalog).unwrap();
+        std::fs::write(options.catalog.join("soul.md"), "who it is").unwrap();
+        let backend = another(&options);
+        Some(Self { backend, options, engine_id: EngineId::new(), docker, image, folder })
+    }
+
+    pub(super) fn launch(&self) -> Launch {
+        self.launch_of(self.engine_id)
+    }
+
+    pub(super) fn launch_of(&self, engine_id: EngineId) -> Launch {
+        Launch {
+            engine_id,
+            product_id: ProductId::new(),
+            generation: 3,
+            image: self.image.clone(),
+            port: free_port(),
+            key_hash: EngineKey::generate().unwrap().hash(),
+            env: vec![("LLM_API_KEY".into(), SecretString::from("provider secret"))],
+            caps: Caps::default(),
+        }
+    }
+
+    /// One that cannot be told to end.
+    pub(super) fn stubborn(&self) -> Launch {
+        let mut launch = self.launch();
+        launch.env.push(("STUBBORN".into(), SecretString::from("1")));
+        launch
+    }
+
+    /// Launches, and waits until the engine answers.
+    pub(super) async fn launched(&self, launch: Launch) -> Instance {
+        let port = launch.port;
+        let instance = self.backend.launch(launch).await.unwrap();
+        assert_eq!(inside(port, "echo hello").await, "hello");
+        instance
+    }
+
+    /// The states of the deployment's containers, as the daemon has them.
+    pub(super) async fn containers(&self) -> Vec<(EngineId, Life)> {
+        let found = self.backend.inner.containers(None).await.unwrap();
+        found.into_iter().map(|(engine_id, container)| (engine_id, container.life)).collect()
+    }
+
+    /// The same options, in a folder of this test.
+    pub(super) fn with(&self, change: impl FnOnce(&mut Options)) -> Options {
+        let mut options = self.options.clone();
+        change(&mut options);
+        options
+    }
+
+    pub(super) fn folder(&self) -> &std::path::Path {
+        self.folder.path()
+    }
+
+    /// Creates a container that no backend made, and returns its id.
+    pub(super) async fn create(&self, name: &str, body: ContainerCreateBody) -> String {
+        let options = CreateContainerOptionsBuilder::new().name(name).build();
+        self.docker.create_container(Some(options), body).await.unwrap().id
+    }
+
+    /// Removes a container behind the backend's back.
+    pub(super) async fn remove(&self, name: &str) {
+        let options = RemoveContainerOptionsBuilder::new().force(true).build();
+        self.docker.remove_container(name, Some(options)).await.unwrap();
+    }
+}
+
+impl Drop for Fixture {
+    fn drop(&mut self) {
+        let (options, docker) = (self.options.clone(), self.docker.clone());
+        let foreign = container_name(self.engine_id);
+        let clean = async move {
+            // Of this deployment alone, whoever is at work.
+            let own = format!("roundhouse.deployment={}", options.deployment_id);
+            let filters = HashMap::from([("label".to_owned(), vec![own])]);
+            for container in Daemon::new(SOCKET.into()).containers(&filters).await.unwrap_or_default() {
+                let force = RemoveContainerOptionsBuilder::new().force(true).v(true).build();
+                let _ = docker.remove_container(&container.id, Some(force)).await;
+            }
+            let force = RemoveContainerOptionsBuilder::new().force(true).v(true).build();
+            let _ = docker.remove_container(&foreign, Some(force)).await;
+            let _ = docker.remove_network(&options.network).await;
+        };
+        // On a thread of its own: this one may be the test's runtime.
+        let cleaned = std::thread::spawn(move || {
+            tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(clean);
+        });
+        let _ = cleaned.join();
+    }
+}
+
+/// The backend of an orchestrator that begins later, or of another deployment.
+pub(super) fn another(options: &Options) -> Arc<DockerBackend> {
+    Arc::new(DockerBackend::new(options.clone(), Arc::new(SystemClock::new())))
+}
+
+/// What the engine on `port` says to `command`, as soon as it answers.
+pub(super) async fn inside(port: u16, command: &str) -> String {
+    until("an engine answers", async || {
+        let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await.ok()?;
+        stream.write_all(format!("{command}\n").as_bytes()).await.ok()?;
+        let mut said = String::new();
+        stream.read_to_string(&mut said).await.ok()?;
+        said.strip_suffix('.').map(|said| said.trim().to_owned())
+    })
+    .await
+}
+
+/// Sends an engine that answers a command that it will not live to answer.
+pub(super) async fn tell(port: u16, command: &str) {
+    let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await.unwrap();
+    stream.write_all(format!("{command}\n").as_bytes()).await.unwrap();
+    let _ = stream.read_to_end(&mut Vec::new()).await;
+}
+
+/// What `probe` finds, as soon as it finds something.
+pub(super) async fn until<T>(what: &str, mut probe: impl AsyncFnMut() -> Option<T>) -> T {
+    let found = async {
+        loop {
+            if let Some(found) = probe().await {
+                return found;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(DEADLINE, found).await.unwrap_or_else(|_| panic!("it never happened: {what}"))
+}
+
+/// The next exit.
+pub(super) async fn next(exits: &mut BoxStream<'static, Exit>) -> Exit {
+    tokio::time::timeout(DEADLINE, exits.next()).await.expect("no exit in time").unwrap()
+}
+
+pub(super) fn free_port() -> u16 {
+    TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap().port()
+}
+
+/// The daemon, and the image of the engine on it; none where they cannot be had.
+async fn engine_image() -> Option<(bollard::Docker, EngineImage)> {
+    static IMAGE: OnceCell<Option<EngineImage>> = OnceCell::const_new();
+    let image = IMAGE.get_or_init(|| async {
+        let made = make_image().await;
+        if let Err(why) = &made {
+            assert_ne!(env::var("ROUNDHOUSE_REQUIRE_ALL").as_deref(), Ok("1"), "Docker is required: {why}");
+            // Past the test harness, which would show it to nobody.
+            writeln!(io::stderr().lock(), "skipped: the tests of the Docker backend ({why})").unwrap();
+        }
+        made.ok()
+    });
+    let image = image.await.clone()?;
+    // A client of each test's own: it belongs to the runtime that made it.
+    let docker = bollard::Docker::connect_with_unix(SOCKET, 60, bollard::API_DEFAULT_VERSION).unwrap();
+    Some((docker, image))
+}
+
+/// Makes the image of the engine, unless it is there: the base image with another command.
+async fn make_image() -> Result<EngineImage, String> {
+    let failed = |error: bollard::errors::Error| told(&error).to_string();
+    let base = env::var("ROUNDHOUSE_TEST_BASE_IMAGE").unwrap_or_else(|_| "roundhouse-base:bookworm".into());
+    let daemon = Daemon::new(SOCKET.into());
+    daemon.ping().await.map_err(failed)?;
+    let docker = bollard::Docker::connect_with_unix(SOCKET, 60, bollard::API_DEFAULT_VERSION).unwrap();
+    let version = contract::KeyHash::of(&format!("{base}{ENGINE}")).to_hex();
+    let image: EngineImage = format!("roundhouse-test-engine:0.0.0-{}", &version[..12]).parse().unwrap();
+    if daemon.has_image(&image).await.map_err(failed)? {
+        return Ok(image);
+    }
+    let command = ["python3", "-c", ENGINE].map(str::to_owned).to_vec();
+    let body = ContainerCreateBody { image: Some(base), cmd: Some(command.clone()), ..Default::default() };
+    let name = format!("roundhouse-test-{}", Uuid::now_v7().simple());
+    let id = daemon.create(&name, body).await.map_err(failed)?;
+    let (repo, tag) = image.as_str().split_once(':').unwrap();
+    let options = CommitContainerOptionsBuilder::new().container(&id).repo(repo).tag(tag).build();
+    let config = ContainerConfig { cmd: Some(command), ..Default::default() };
+    let committed = docker.commit_container(options, config).await;
+    daemon.remove(&id).await.map_err(failed)?;
+    committed.map_err(failed)?;
+    Ok(image)
+}

@@ -1,0 +1,61 @@
+//! What version 0.1 launched is found and driven. Its container is kept in `fixtures`, letter for letter.
+
+use bollard::query_parameters::StartContainerOptions;
+use contract::ProductId;
+use serde_json::Value;
+
+use super::super::*;
+use super::support::{Fixture, free_port, inside, next};
+
+#[tokio::test]
+async fn lesson_o19_a_container_of_an_earlier_version_is_adopted_stopped_and_removed() {
+    let Some(fixture) = Fixture::new().await else { return };
+    let Fixture { backend, options, engine_id, .. } = &fixture;
+    backend.check_network().await.unwrap();
+    let home = options.data_root.join(engine_id.to_string());
+    let kept = |port: u16| -> (String, Value) {
+        let kept = include_str!("../../../../fixtures/0.1/container.json")
+            .replace("DATA_ROOT", &options.data_root.display().to_string())
+            .replace("DEPLOYMENT", &options.deployment_id)
+            .replace("CATALOG\"", &format!("{}\"", options.catalog.display()))
+            .replace("NETWORK", &options.network)
+            .replace("PRODUCT", &ProductId::new().to_string())
+            .replace("10001:10001", &options.user.to_string())
+            .replace("IMAGE", fixture.image.as_str())
+            .replace("ENGINE\"", &format!("{engine_id}\""))
+            .replace("PORT", &port.to_string());
+        let kept: Value = serde_json::from_str(&kept).unwrap();
+        (kept["name"].as_str().unwrap().to_owned(), kept["body"].clone())
+    };
+    let launch_as_then = async || {
+        backend.inner.make_folder(*engine_id).await.unwrap();
+        let port = free_port();
+        let (name, body) = kept(port);
+        let id = fixture.create(&name, serde_json::from_value(body).unwrap()).await;
+        fixture.docker.start_container(&id, None::<StartContainerOptions>).await.unwrap();
+        inside(port, "echo brain > /data/brain.sqlite").await;
+        Instance::new(id)
+    };
+    let mut exits = backend.exits();
+    let instance = launch_as_then().await;
+    let alive = Listed { engine_id: *engine_id, instance: instance.clone(), alive: true };
+    assert_eq!(backend.list().await.unwrap(), [alive]);
+    assert!(backend.caps(*engine_id).await.unwrap().is_some());
+    assert!(backend.log_tail(*engine_id, 10).await.unwrap().contains(&"ready".to_owned()));
+    backend.stop(*engine_id, Duration::from_secs(30)).await.unwrap();
+    assert_eq!(next(&mut exits).await.instance, instance);
+    assert_eq!(fixture.containers().await, []);
+
+    // It is replaced by a launch, and its data is there.
+    launch_as_then().await;
+    let launch = fixture.launch();
+    let port = launch.port;
+    fixture.launched(launch).await;
+    assert_eq!(inside(port, "cat /data/brain.sqlite").await, "brain");
+    backend.clear(*engine_id).await.unwrap();
+
+    launch_as_then().await;
+    backend.remove(*engine_id).await.unwrap();
+    assert_eq!(fixture.containers().await, []);
+    assert!(!home.exists());
+}

@@ -1,0 +1,70 @@
+//! What runs the engines, and what it can run.
+
+use std::path::{Path, PathBuf};
+
+use contract::EngineImage;
+use service::env::Reader;
+
+use super::VERSION;
+
+/// Where a Docker daemon listens unless it is told otherwise.
+const DOCKER_SOCKET: &str = "/var/run/docker.sock";
+
+/// What runs the engines.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum BackendKind {
+    /// Each engine is a process of this machine.
+    Process,
+    /// Each engine is a container of a Docker daemon on this machine.
+    Docker {
+        /// Where the daemon listens.
+        socket: PathBuf,
+    },
+}
+
+impl BackendKind {
+    /// Reads `ORCH_BACKEND` and, for Docker, `ORCH_DOCKER_SOCKET`.
+    pub(super) fn read(reader: &mut Reader<'_>) -> Self {
+        let docker = reader.or("ORCH_BACKEND", "`docker` or `process`", true, |text| match text {
+            "docker" => Some(true),
+            "process" => Some(false),
+            _ => None,
+        });
+        if !docker {
+            return Self::Process;
+        }
+        let socket = reader.or(
+            "ORCH_DOCKER_SOCKET",
+            "the absolute path of the Docker daemon's socket",
+            PathBuf::from(DOCKER_SOCKET),
+            |text| Some(PathBuf::from(text)).filter(|path| Path::is_absolute(path)),
+        );
+        Self::Docker { socket }
+    }
+
+    /// As `ORCH_BACKEND` names it.
+    pub(super) const fn name(&self) -> &'static str {
+        match self {
+            Self::Process => "process",
+            Self::Docker { .. } => "docker",
+        }
+    }
+
+    /// Reads `ORCH_ENGINE_IMAGE`: what this backend can run. As processes there is no other engine than this binary.
+    pub(super) fn read_image(&self, reader: &mut Reader<'_>) -> Option<EngineImage> {
+        const NAME: &str = "ORCH_ENGINE_IMAGE";
+        match self {
+            Self::Docker { .. } => {
+                let must_be = format!("an image with an exact version, such as svc-engine:{VERSION}");
+                reader.required(NAME, &must_be, |text| text.parse().ok())
+            }
+            Self::Process => {
+                let own = format!("svc-engine:{VERSION}");
+                let must_be = format!("the image of this binary, {own}");
+                reader.required(NAME, &must_be, |text| {
+                    text.parse().ok().filter(|image: &EngineImage| image.as_str() == own)
+                })
+            }
+        }
+    }
+}
