@@ -76,10 +76,11 @@ pub mod rule {
 
     impl Rule for DisplayName {
         const NAME: &'static str = "DisplayName";
-        const MUST_BE: &'static str = "1 to 200 characters, not all of them blank";
+        const MUST_BE: &'static str = "1 to 200 characters, not all of them blank, none of them NUL";
         const MAX_BYTES: usize = 800;
         fn holds(text: &str) -> bool {
-            text.chars().count() <= 200 && !text.trim().is_empty()
+            // PostgreSQL keeps no NUL.
+            text.chars().count() <= 200 && !text.trim().is_empty() && !text.contains('\0')
         }
     }
 }

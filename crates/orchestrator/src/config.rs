@@ -4,6 +4,7 @@
 //! builds a [`Config`] without any variable.
 
 mod backend;
+mod database;
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -15,6 +16,7 @@ use secrecy::SecretString;
 use service::env::{Env, Faults, Reader, seconds};
 
 pub use self::backend::BackendKind;
+pub use self::database::{DatabaseUrl, PostgresUrl};
 pub use crate::fleet::Rules;
 use crate::keys::MasterKey;
 
@@ -61,32 +63,6 @@ pub struct Config {
     pub backend: BackendKind,
 }
 
-/// Where the registry lives.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum DatabaseUrl {
-    /// A SQLite file; created if it is missing.
-    Sqlite(PathBuf),
-}
-
-impl DatabaseUrl {
-    /// Reads `sqlite:<path>`. A database in memory is refused: the registry is what must last.
-    pub fn parse(text: &str) -> Option<Self> {
-        let path = text.strip_prefix("sqlite:")?;
-        let path = path.strip_prefix("//").unwrap_or(path);
-        let plain = !path.is_empty() && !path.starts_with(':') && !path.contains(['?', '\0']);
-        plain.then(|| Self::Sqlite(PathBuf::from(path)))
-    }
-
-    /// Reads `ORCH_DATABASE_URL`.
-    pub fn read(reader: &mut Reader<'_>) -> Option<Self> {
-        reader.required_secret(
-            "ORCH_DATABASE_URL",
-            "sqlite:<path of a file>, such as sqlite:/var/lib/roundhouse/registry.db",
-            Self::parse,
-        )
-    }
-}
-
 /// The ports that engines may listen on, both ends included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PortRange {
@@ -120,7 +96,10 @@ impl PortRange {
 impl fmt::Display for Config {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { rules, ports, engine_env, .. } = self;
-        let DatabaseUrl::Sqlite(database) = &self.database;
+        let database = match &self.database {
+            DatabaseUrl::Sqlite(path) => format!("sqlite:{}", path.display()),
+            DatabaseUrl::Postgres(url) => url.to_string(),
+        };
         let passed: Vec<_> = engine_env.iter().map(|(name, _)| name.as_str()).collect();
         let seconds = |time: Duration| time.as_secs_f64().to_string();
         let socket = match &self.backend {
@@ -128,7 +107,7 @@ impl fmt::Display for Config {
             BackendKind::Docker { socket } => Some(("ORCH_DOCKER_SOCKET", socket.display().to_string())),
         };
         let lines = [
-            ("ORCH_DATABASE_URL", format!("sqlite:{}", database.display())),
+            ("ORCH_DATABASE_URL", database),
             ("ORCH_MASTER_KEY", "***".to_owned()),
             ("ORCH_ADMIN_KEY", "***".to_owned()),
             ("ORCH_BACKEND", self.backend.name().to_owned()),
@@ -471,20 +450,5 @@ mod tests {
         assert_eq!(faults(&docker("tcp://here:2375")), ["ORCH_DOCKER_SOCKET"]);
         // Processes have none.
         assert!(Config::from_env(&env(&[("ORCH_DOCKER_SOCKET", "here")])).is_ok());
-    }
-
-    #[test]
-    fn the_registry_is_a_file() {
-        for (text, path) in [
-            ("sqlite:/a/b.db", "/a/b.db"),
-            ("sqlite:///a/b.db", "/a/b.db"),
-            ("sqlite:b.db", "b.db"),
-            ("sqlite://b.db", "b.db"),
-        ] {
-            assert_eq!(DatabaseUrl::parse(text), Some(DatabaseUrl::Sqlite(path.into())), "{text}");
-        }
-        for text in ["", "sqlite:", "sqlite::memory:", "sqlite:a?mode=ro", "postgres://h/d", "/a/b.db"] {
-            assert_eq!(DatabaseUrl::parse(text), None, "{text}");
-        }
     }
 }

@@ -16,6 +16,7 @@ mod explain;
 mod flight;
 mod launching;
 pub(crate) mod lifecycle;
+mod persisting;
 mod policies;
 mod products;
 mod provisioning;
@@ -169,7 +170,7 @@ impl Fleet {
         let (now, wall) = (self.moment(), self.now());
         let wanted = matches!(next, Next::Running { wanted: true, .. });
         let moves = !matches!(next, Next::Unchanged | Next::Rotated(_));
-        let settled = match self.registry.settle(row, next, entry).await {
+        let settled = match self.persist(row, next, entry).await {
             Err(RegistryError::Database(_)) if sabotage::by(Saboteur::AckUnwritten) => Some(row.clone()),
             settled => settled?,
         };
@@ -201,6 +202,11 @@ impl Fleet {
         self.flights.landed(limit).await;
     }
 
+    /// Returns when another orchestrator has taken the registry over.
+    pub(crate) async fn deposed(&self) {
+        self.registry.deposed().await;
+    }
+
     /// Closes the registry.
     pub(crate) async fn close(&self) {
         self.registry.close().await;
@@ -218,7 +224,6 @@ impl Fleet {
     }
 
     /// Drops every change where it stands, as a kill does.
-    #[cfg(test)]
     pub(crate) fn abandon(&self) {
         self.flights.abandon();
     }

@@ -60,25 +60,23 @@ impl Work {
 pub enum OpenError {
     /// Another orchestrator has the registry.
     #[error(
-        "the registry {} is in use: {holder} holds it. One orchestrator runs per database: stop that one, or \
-         give this one a database of its own",
-        database.display()
+        "the registry {database} is in use: {holder} holds it. One orchestrator runs per database: stop that one, or \
+         give this one a database of its own"
     )]
     InUse {
         /// The registry.
-        database: PathBuf,
+        database: DatabaseUrl,
         /// Who has it.
         holder: Holder,
     },
     /// A later version wrote the registry.
     #[error(
-        "the registry {} was written by a later version of roundhouse (its schema has version {found}, this \
-         binary knows up to {known}): run that version, or restore a backup from before the upgrade",
-        database.display()
+        "the registry {database} was written by a later version of roundhouse (its schema has version {found}, this \
+         binary knows up to {known}): run that version, or restore a backup from before the upgrade"
     )]
     Newer {
         /// The registry.
-        database: PathBuf,
+        database: DatabaseUrl,
         /// Its schema's version.
         found: i64,
         /// The last version that this binary knows.
@@ -86,35 +84,70 @@ pub enum OpenError {
     },
     /// The registry is no database.
     #[error(
-        "the registry {} is not a SQLite database, or a damaged one: check the path, or restore a backup",
-        database.display()
+        "the registry {database} is not a SQLite database, or a damaged one: check the path, or restore a backup"
     )]
     Corrupt {
         /// The registry.
-        database: PathBuf,
+        database: DatabaseUrl,
         /// What SQLite said.
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
     },
+    /// What is there is no registry.
+    #[error(
+        "{database} holds a table `{table}` that is not roundhouse's: give the registry a file or a database of \
+         its own"
+    )]
+    Foreign {
+        /// Where the registry should be.
+        database: DatabaseUrl,
+        /// One of the tables.
+        table: String,
+    },
+    /// The server of the registry's database does not let it be used.
+    #[error(
+        "the server of the registry {database} refuses: {reason}. Check ORCH_DATABASE_URL: the database must be \
+         there, and its user must be let in and may create tables"
+    )]
+    Refused {
+        /// The registry.
+        database: DatabaseUrl,
+        /// What the server said.
+        reason: String,
+    },
+    /// The server of the registry's database is out of reach.
+    #[error("the registry {database} cannot be reached: check ORCH_DATABASE_URL, the server and the network")]
+    Unreachable {
+        /// The registry.
+        database: DatabaseUrl,
+        /// What was tried.
+        #[source]
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// Another orchestrator has the registry now.
+    #[error("another orchestrator has taken over the registry {database}; this one ends")]
+    Deposed {
+        /// The registry.
+        database: DatabaseUrl,
+    },
     /// The registry cannot be used.
-    #[error("the registry {} cannot be opened: check its folder, its permissions and the disk", database.display())]
+    #[error("the registry {database} cannot be opened: check its place, its permissions and the disk")]
     Registry {
         /// The registry.
-        database: PathBuf,
+        database: DatabaseUrl,
         /// What failed.
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
     },
     /// The master key is not the one that sealed the registry's keys.
     #[error(
-        "ORCH_MASTER_KEY is not the key under which {} was sealed. Set the one it was sealed under, or seal it \
+        "ORCH_MASTER_KEY is not the key under which {database} was sealed. Set the one it was sealed under, or seal it \
          under this one: run `roundhouse rekey` with this key in ORCH_MASTER_KEY and the other in \
-         ORCH_MASTER_KEY_OLD",
-        database.display()
+         ORCH_MASTER_KEY_OLD"
     )]
     WrongMasterKey {
         /// The registry.
-        database: PathBuf,
+        database: DatabaseUrl,
     },
     /// The network that the engines are to join is not as it must be.
     #[error(transparent)]
@@ -130,11 +163,14 @@ pub enum OpenError {
 pub struct NetworkError(NetworkFault);
 
 impl OpenError {
-    fn registry(database: PathBuf, error: OpenRegistryError) -> Self {
+    fn registry(database: DatabaseUrl, error: OpenRegistryError) -> Self {
         match error {
             OpenRegistryError::Held(holder) => Self::InUse { database, holder },
             OpenRegistryError::Newer { found, known } => Self::Newer { database, found, known },
             OpenRegistryError::Corrupt(error) => Self::Corrupt { database, source: Box::new(error) },
+            OpenRegistryError::Foreign { table } => Self::Foreign { database, table },
+            OpenRegistryError::Refused { reason } => Self::Refused { database, reason },
+            OpenRegistryError::Unreachable(error) => Self::Unreachable { database, source: Box::new(error) },
             OpenRegistryError::Database(error) => Self::Registry { database, source: Box::new(error) },
             OpenRegistryError::PointReads(error) => Self::Registry { database, source: Box::new(error) },
             OpenRegistryError::Folder(error) => Self::Registry { database, source: Box::new(error) },
@@ -208,26 +244,34 @@ impl Orchestrator {
     ) -> Result<(), OpenError> {
         let front = http::Front::new();
         let served = shutdown.child_token();
+        let database = config.database.clone();
         let serving = serve(listener, front.clone(), BOUNDS, served.clone());
         let working = async {
             // Without an orchestrator there is nothing to serve.
             let unserved = served.clone().drop_guard();
-            let opened = shutdown.run_until_cancelled(Self::open_or_stand_by(config, clock)).await;
+            let opened = shutdown.run_until_cancelled(Box::pin(Self::open_or_stand_by(config, clock))).await;
             let Some(orchestrator) = opened.transpose()? else { return Ok(None) };
             unserved.disarm();
             front.open(orchestrator.routes());
             let work = orchestrator.begin();
-            shutdown.cancelled().await;
+            let deposed = tokio::select! {
+                () = shutdown.cancelled() => false,
+                () = orchestrator.fleet.deposed() => true,
+            };
             orchestrator.fleet.end_streams();
+            if deposed {
+                // What it does now comes to nothing: the registry takes no word of it.
+                served.cancel();
+                orchestrator.fleet.abandon();
+            }
             orchestrator.fleet.landed(DRAIN).await;
-            Ok(Some((orchestrator, work)))
+            Ok(Some((orchestrator, work, deposed)))
         };
         let ((), worked) = tokio::join!(serving, working);
-        if let Some((orchestrator, work)) = worked? {
-            work.end().await;
-            orchestrator.close().await;
-        }
-        Ok(())
+        let Some((orchestrator, work, deposed)) = worked? else { return Ok(()) };
+        work.end().await;
+        orchestrator.close().await;
+        if deposed { Err(OpenError::Deposed { database }) } else { Ok(()) }
     }
 
     /// Opens, as soon as no other orchestrator holds the registry.
@@ -237,10 +281,19 @@ impl Orchestrator {
             match Self::open(config.clone(), Arc::clone(&clock)).await {
                 Err(OpenError::InUse { database, holder }) => {
                     if held_by.as_ref() != Some(&holder) {
-                        let (database, holder) = (database.display(), holder.to_string());
+                        let holder = holder.to_string();
                         tracing::warn!(%database, holder, "The registry is in use; this orchestrator stands by.");
                     }
                     held_by = Some(holder);
+                    clock.sleep(STANDBY_PAUSE).await;
+                }
+                // A standby outlives what the one that it waits for outlives.
+                Err(error @ OpenError::Unreachable { .. }) if held_by.is_some() => {
+                    let error: &dyn std::error::Error = &error;
+                    tracing::warn!(
+                        error,
+                        "The registry cannot be looked at; this orchestrator still stands by."
+                    );
                     clock.sleep(STANDBY_PAUSE).await;
                 }
                 opened => return opened,
@@ -291,12 +344,19 @@ async fn open_registry(
     vault: &Vault,
     clock: &dyn Clock,
 ) -> Result<(Registry, String), OpenError> {
-    let DatabaseUrl::Sqlite(database) = &config.database;
+    let database = &config.database;
     let registry = Registry::open(database, clock.now())
         .await
         .map_err(|error| OpenError::registry(database.clone(), error))?;
-    let failed =
-        |error: RegistryError| OpenError::Registry { database: database.clone(), source: Box::new(error) };
+    let failed = |error: RegistryError| {
+        let (database, out_of_reach) = (database.clone(), matches!(error, RegistryError::Away(_)));
+        let source = Box::new(error);
+        if out_of_reach {
+            OpenError::Unreachable { database, source }
+        } else {
+            OpenError::Registry { database, source }
+        }
+    };
     let canary = vault.seal(DEPLOYMENT_ID, Purpose::Canary, CANARY_SONG).map_err(OpenError::Keys)?;
     let canary = registry.fact(CANARY, &canary).await.map_err(failed)?;
     let sings = vault.open(DEPLOYMENT_ID, Purpose::Canary, &canary);

@@ -5,18 +5,22 @@
 //! row: that serializes a product's changes, so that quota, port, state and audit row are judged and written
 //! together.
 
+mod access;
 mod audit;
 mod chain;
 mod engines;
 mod error;
 mod figures;
+mod hold;
 mod ledger;
 mod meta;
 mod news;
 mod open;
 mod point;
 mod ports;
+mod postgres;
 mod products;
+mod remote;
 mod reseal;
 mod row;
 mod stamps;
@@ -30,11 +34,13 @@ use std::sync::Arc;
 
 use contract::ProductId;
 use service::lock::FileLock;
-use sqlx::AnyPool;
+use sqlx::{Any, AnyConnection, AnyPool, Transaction};
 
+use access::within;
 pub(crate) use audit::AuditFilter;
 pub(crate) use engines::{Claim, Move, NewEngine, Next, Page, PendingKey, Refused};
 pub(crate) use error::RegistryError;
+use hold::Hold;
 pub(crate) use ledger::{Entry, Event};
 pub(crate) use meta::{CANARY, DEPLOYMENT_ID};
 use news::News;
@@ -46,6 +52,7 @@ pub(crate) use products::Product;
 pub(crate) use reseal::{ResealError, Sealed};
 pub(crate) use row::EngineRow;
 pub(crate) use stamps::{Stamp, Supervised};
+pub(crate) use verify::is_there;
 pub use verify::{Break, Checked, VerifyError, verify};
 
 /// One engine at most sits at each: a product's user.
@@ -57,8 +64,8 @@ pub(crate) struct Seat {
 
 /// The registry of one deployment, held by this process alone.
 pub(crate) struct Registry {
-    /// One connection: SQLite has one writer, and waiting for it here is fair and wakes at once, where its own
-    /// busy handler polls.
+    /// On SQLite one connection: it has one writer, and waiting for it here is fair and wakes at once, where its
+    /// own busy handler polls.
     writes: AnyPool,
     reads: AnyPool,
     point_reads: PointReads,
@@ -67,7 +74,15 @@ pub(crate) struct Registry {
     #[cfg(test)]
     hot_reads: std::sync::atomic::AtomicUsize,
     /// Held as long as the registry is open.
-    _lock: FileLock,
+    lock: Lock,
+}
+
+/// What keeps other orchestrators out.
+enum Lock {
+    /// On a file beside the SQLite file.
+    File { _lock: FileLock },
+    /// In a PostgreSQL database.
+    Session(Hold),
 }
 
 impl Registry {
@@ -77,6 +92,45 @@ impl Registry {
         self.point_reads.close();
         self.reads.close().await;
         self.writes.close().await;
+        if let Lock::Session(hold) = &self.lock {
+            hold.release().await;
+        }
+    }
+
+    /// Begins a transaction that writes without a product's ledger, while the registry is still ours.
+    async fn begin(&self) -> Result<Transaction<'static, Any>, RegistryError> {
+        let mut transaction = within(self.writes.begin()).await?;
+        self.check_fence(&mut transaction).await?;
+        Ok(transaction)
+    }
+
+    /// Makes sure that the registry is ours, and stays so until the transaction ends.
+    async fn check_fence(&self, connection: &mut AnyConnection) -> Result<(), RegistryError> {
+        let Lock::Session(hold) = &self.lock else { return Ok(()) };
+        let fence = sqlx::query("SELECT value FROM meta WHERE name = 'epoch' AND value = $1 FOR SHARE");
+        let fence = fence.bind(hold.epoch().to_owned()).fetch_optional(connection);
+        if within(fence).await?.is_none() {
+            hold.deposed().cancel();
+            return Err(RegistryError::Deposed);
+        }
+        Ok(())
+    }
+
+    /// Lets nobody else lease a port or touch several engines until the transaction ends. On SQLite there is nobody
+    /// else.
+    async fn lock_several(&self, connection: &mut AnyConnection) -> Result<(), RegistryError> {
+        match &self.lock {
+            Lock::File { .. } => Ok(()),
+            Lock::Session(_) => postgres::lock_several(connection).await,
+        }
+    }
+
+    /// Returns when another orchestrator has taken the registry over.
+    pub(crate) async fn deposed(&self) {
+        match &self.lock {
+            Lock::File { .. } => std::future::pending().await,
+            Lock::Session(hold) => hold.deposed().cancelled().await,
+        }
     }
 
     /// Where the hot read is made.
@@ -122,6 +176,7 @@ impl Registry {
     /// Whether no connection is in use.
     #[cfg(test)]
     pub(crate) fn is_quiet(&self) -> bool {
-        [&self.writes, &self.reads].iter().all(|pool| pool.num_idle() == pool.size() as usize)
+        self.point_reads.is_quiet()
+            && [&self.writes, &self.reads].iter().all(|pool| pool.num_idle() == pool.size() as usize)
     }
 }

@@ -1,7 +1,5 @@
 //! `roundhouse rekey`: every stored secret sealed under another master key, all of them or none.
 
-use std::path::PathBuf;
-
 use service::clock::Clock;
 use service::env::{Env, Faults, Reader};
 use service::lock::Holder;
@@ -9,7 +7,9 @@ use service::lock::Holder;
 use crate::config::DatabaseUrl;
 use crate::keys::{KeyError, MasterKey, Purpose, Vault};
 use crate::orchestrator::CANARY_SONG;
-use crate::registry::{DEPLOYMENT_ID, OpenRegistryError, Registry, RegistryError, ResealError, Sealed};
+use crate::registry::{
+    DEPLOYMENT_ID, OpenRegistryError, Registry, RegistryError, ResealError, Sealed, is_there,
+};
 
 /// What is to be sealed anew, and under which keys.
 #[derive(Clone, Debug)]
@@ -40,40 +40,39 @@ pub enum Rekeyed {
 #[derive(Debug, thiserror::Error)]
 pub enum RekeyError {
     /// There is no registry.
-    #[error("there is no registry {}: check ORCH_DATABASE_URL", database.display())]
+    #[error("there is no registry {database}: check ORCH_DATABASE_URL")]
     Missing {
         /// Where it should be.
-        database: PathBuf,
+        database: DatabaseUrl,
     },
     /// An orchestrator holds it.
-    #[error("the registry {} is in use: {holder} holds it. Stop that orchestrator first", database.display())]
+    #[error("the registry {database} is in use: {holder} holds it. Stop that orchestrator first")]
     InUse {
         /// The registry.
-        database: PathBuf,
+        database: DatabaseUrl,
         /// Who has it.
         holder: Holder,
     },
     /// No orchestrator has used it yet.
-    #[error("nothing is sealed in {} yet: an orchestrator takes any master key", database.display())]
+    #[error("nothing is sealed in {database} yet: an orchestrator takes any master key")]
     Unused {
         /// The registry.
-        database: PathBuf,
+        database: DatabaseUrl,
     },
     /// Neither key is the one.
     #[error(
-        "neither ORCH_MASTER_KEY_OLD nor ORCH_MASTER_KEY is the key under which {} was sealed; nothing was \
-         changed",
-        database.display()
+        "neither ORCH_MASTER_KEY_OLD nor ORCH_MASTER_KEY is the key under which {database} was sealed; nothing was \
+         changed"
     )]
     WrongKey {
         /// The registry.
-        database: PathBuf,
+        database: DatabaseUrl,
     },
     /// The registry cannot be used.
-    #[error("the registry {} cannot be opened", database.display())]
+    #[error("the registry {database} cannot be opened")]
     Registry {
         /// The registry.
-        database: PathBuf,
+        database: DatabaseUrl,
         /// What failed.
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
@@ -119,22 +118,23 @@ impl Rekey {
 
     /// Seals everything under the new key, in one transaction. Done again, it finds that it is done.
     pub async fn run(&self, clock: &dyn Clock) -> Result<Rekeyed, RekeyError> {
-        let DatabaseUrl::Sqlite(database) = &self.database;
-        // To open it would make one.
-        if !database.exists() {
-            return Err(RekeyError::Missing { database: database.clone() });
-        }
-        let registry = Registry::open(database, clock.now()).await.map_err(|error| match error {
+        let database = &self.database;
+        let refused = |error| match error {
             OpenRegistryError::Held(holder) => RekeyError::InUse { database: database.clone(), holder },
             error => RekeyError::Registry { database: database.clone(), source: error.into() },
-        })?;
-        let done = self.reseal(&registry, database).await;
+        };
+        // To open it would make one.
+        if !is_there(database).await.map_err(refused)? {
+            return Err(RekeyError::Missing { database: database.clone() });
+        }
+        let registry = Registry::open(database, clock.now()).await.map_err(refused)?;
+        let done = self.reseal(&registry).await;
         registry.close().await;
         done
     }
 
-    async fn reseal(&self, registry: &Registry, database: &std::path::Path) -> Result<Rekeyed, RekeyError> {
-        let database = || database.to_owned();
+    async fn reseal(&self, registry: &Registry) -> Result<Rekeyed, RekeyError> {
+        let database = || self.database.clone();
         let Some(canary) = registry.canary().await? else {
             return Err(RekeyError::Unused { database: database() });
         };

@@ -32,7 +32,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
 fn verify() -> Result<(), Failure> {
     let mut reader = Reader::new(&ProcessEnv);
     let database = DatabaseUrl::read(&mut reader);
-    let DatabaseUrl::Sqlite(database) = reader.finish(database).map_err(Failure::usage)?;
+    let database = reader.finish(database).map_err(Failure::usage)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let mut seen = Seen::default();
     runtime.block_on(orchestrator::verify(&database, |checked| seen.note(checked))).map_err(|error| {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use anyhow::Context as _;
-use orchestrator::{Config, Orchestrator};
+use orchestrator::{Config, OpenError, Orchestrator};
 use service::clock::SystemClock;
 use service::env::{Env as _, ProcessEnv};
 use service::signals::Endings;
@@ -44,7 +44,10 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         let clock = Arc::new(SystemClock::new());
         let running = Orchestrator::run(config, clock, listener, shutdown.clone());
         let ran = endings.end(running, &shutdown).await;
-        ran.map_err(Failure::usage)?;
+        ran.map_err(|error| match error {
+            OpenError::Unreachable { .. } | OpenError::Deposed { .. } => error.into(),
+            error => Failure::usage(error),
+        })?;
         tracing::info!("The orchestrator has stopped; its engines keep running.");
         Ok(())
     })

@@ -21,8 +21,8 @@ pub(crate) fn run() -> Result<(), Failure> {
     say(&match done {
         Rekeyed::Now { engines, wiped } => {
             let done = format!("the secrets of {engines} engine(s) are sealed under the new key");
-            let left = "; the file may still hold copies under the old one: run SQLite's VACUUM on it once the \
-                        disk has room";
+            let left = "; the database may still hold copies under the old one: run VACUUM (on PostgreSQL: VACUUM \
+                        FULL) on it once the disk has room";
             if wiped { done } else { done + left }
         }
         Rekeyed::Before => "everything was sealed under this key already".to_owned(),

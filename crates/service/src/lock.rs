@@ -30,6 +30,13 @@ pub struct FileLock {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Holder(String);
 
+impl Holder {
+    /// A holder that is known by this description.
+    pub const fn new(description: String) -> Self {
+        Self(description)
+    }
+}
+
 impl fmt::Display for Holder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)

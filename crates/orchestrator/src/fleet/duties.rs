@@ -152,7 +152,8 @@ impl Fleet {
     /// Asks a running engine how it is. After too many bad answers in a row it has failed.
     async fn check(self: &Arc<Self>, engine_id: EngineId) {
         let Some(Patient { port, instance, failed }) = self.supervision.patient(engine_id) else { return };
-        let (timeout, tolerated) = (self.supervision.rules().check_timeout, self.supervision.rules().max_failures);
+        let (timeout, tolerated) =
+            (self.supervision.rules().check_timeout, self.supervision.rules().max_failures);
         // Before the check that decides and after it: what carries the question to the engine may be the backend's
         // own, as a daemon's port forwarding is, and is gone with it and back with it.
         let mut silent = None;

@@ -68,6 +68,9 @@ pub enum FleetError {
     /// The backend failed, or a booting engine died.
     #[error("{0}")]
     Backend(String),
+    /// The registry's server is out of reach.
+    #[error("the registry cannot be reached; whether this was done is not known, ask again in a moment")]
+    RegistryAway(#[source] Cause),
     /// Nothing waits for ever.
     #[error("a change of this engine took too long; it goes on, ask again later")]
     TooSlow,
@@ -115,6 +118,7 @@ impl FleetError {
             Self::CapacityExhausted(_) => ErrorCode::CapacityExhausted,
             Self::BootTimeout(_) => ErrorCode::BootTimeout,
             Self::Backend(_) | Self::TooSlow => ErrorCode::BackendError,
+            Self::RegistryAway(_) => ErrorCode::StartingUp,
             Self::Internal(_) => ErrorCode::InternalError,
         }
     }
@@ -125,6 +129,7 @@ impl FleetError {
             Self::RateLimited { retry_after_s } => *retry_after_s,
             // There is room again as engines stop: nobody knows when.
             Self::PortExhaustion | Self::CapacityExhausted(_) => Some(30),
+            Self::RegistryAway(_) => Some(2),
             Self::EngineNotFound
             | Self::EngineAlreadyExists
             | Self::EngineAlreadyRunning
@@ -159,7 +164,12 @@ impl From<Refusal> for FleetError {
 
 impl From<RegistryError> for FleetError {
     fn from(error: RegistryError) -> Self {
-        Self::internal(error)
+        match error {
+            error @ (RegistryError::Away(_) | RegistryError::Deposed) => {
+                Self::RegistryAway(Cause(Arc::new(error)))
+            }
+            error => Self::internal(error),
+        }
     }
 }
 

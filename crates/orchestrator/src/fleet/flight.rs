@@ -239,7 +239,7 @@ impl Flights {
         flight.progress.send_replace(Progress::Over(outcome));
     }
 
-    #[cfg(test)]
+    /// Drops every change where it stands.
     pub(super) fn abandon(&self) {
         for slot in self.slots().values() {
             for flight in slot.flight.iter().chain(&slot.heir) {

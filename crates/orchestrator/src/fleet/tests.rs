@@ -1,5 +1,6 @@
 //! The rules through the front door, over a backend that fails as scripted.
 
+mod away;
 mod boots;
 mod deletes;
 mod explanations;

@@ -378,7 +378,7 @@ async fn no_secret_is_in_the_registry_or_in_an_error() {
     app.backend.script(crate::testing::Call::Launch, Fault::Exit);
     let (_, failed) = product.provision("bob").await;
     let secrets = [ann["api_key"].as_str().unwrap(), &product.key, ADMIN_KEY, "provider secret"];
-    let stored = app.dump();
+    let stored = app.dump().await;
     for secret in secrets {
         assert!(!failed.to_string().contains(secret), "{failed}");
         assert!(!stored.contains(secret), "a secret is stored in the clear");

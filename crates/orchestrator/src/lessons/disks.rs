@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::{SECOND, STEP, engine_id, pass, until_it_is};
-use crate::testing::{Call, Caller, Fault, Health, TestApp, short};
+use crate::testing::{Call, Caller, Fault, Health, TestApp, is_about_sqlite, short};
 
 /// Every call of a product that changes something.
 async fn change_everything(product: &Caller<'_>) -> Vec<(u16, Value)> {
@@ -22,6 +22,9 @@ async fn change_everything(product: &Caller<'_>) -> Vec<(u16, Value)> {
 
 #[tokio::test]
 async fn lesson_o18_a_registry_that_cannot_be_written_to_refuses_and_loses_nothing() {
+    if is_about_sqlite("disk") {
+        return;
+    }
     let app = TestApp::new().await;
     let product = app.product("demo", json!({})).await;
     for user in ["sleeps", "fails"] {
@@ -62,6 +65,9 @@ async fn lesson_o18_a_registry_that_cannot_be_written_to_refuses_and_loses_nothi
 
 #[tokio::test]
 async fn lesson_o18_what_a_full_disk_did_not_take_was_not_acknowledged() {
+    if is_about_sqlite("disk") {
+        return;
+    }
     let app = TestApp::new().await;
     let product = app.product("demo", json!({})).await;
     app.fill_disk(true).await;
@@ -94,6 +100,9 @@ async fn lesson_o18_what_a_full_disk_did_not_take_was_not_acknowledged() {
 
 #[tokio::test]
 async fn lesson_o18_a_change_whose_end_the_registry_did_not_take_is_no_success() {
+    if is_about_sqlite("disk") {
+        return;
+    }
     let app = TestApp::new().await;
     let product = app.product("demo", json!({})).await;
     app.backend.script(Call::Launch, Fault::Late(SECOND * 5));

@@ -12,6 +12,7 @@ use tokio::net::TcpStream;
 use super::*;
 use crate::config::VERSION;
 use crate::fleet::FleetError;
+use crate::testing::TestDatabase;
 
 fn config(folder: &tempfile::TempDir, master_key: &str) -> Config {
     let path = folder.path().display();
@@ -107,4 +108,30 @@ async fn it_serves_until_it_is_told_to_stop() {
     tokio::join!(orchestrator.serve(listener, shutdown.clone()), client);
     orchestrator.close().await;
     assert!(TcpStream::connect(address).await.is_err());
+}
+
+#[tokio::test]
+async fn one_that_another_has_taken_over_from_ends_and_says_so() {
+    let Some(database) = TestDatabase::on_server().await else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let mut config = config(&folder, &"A".repeat(43));
+    config.database = database.url().clone();
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let running = Orchestrator::run(config, Arc::new(SystemClock::new()), listener, CancellationToken::new());
+    let taking_over = async {
+        let pool = database.pool().await;
+        // Once it has begun.
+        let raise = "UPDATE meta SET value = '99' WHERE name = 'epoch' AND EXISTS \
+                     (SELECT 1 FROM meta WHERE name = 'deployment_id')";
+        while !sqlx::query(raise).execute(&pool).await.is_ok_and(|raised| raised.rows_affected() > 0) {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        let end = "SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory' AND granted \
+                   AND database = (SELECT oid FROM pg_database WHERE datname = current_database())";
+        sqlx::query(end).fetch_all(&pool).await.unwrap();
+    };
+    let both = Box::pin(async { tokio::join!(running, taking_over).0 });
+    let ended = tokio::time::timeout(Duration::from_mins(1), both).await.expect("it runs on").unwrap_err();
+    assert!(matches!(ended, OpenError::Deposed { .. }), "{ended}");
+    assert!(ended.to_string().contains("another orchestrator has taken over"), "{ended}");
 }

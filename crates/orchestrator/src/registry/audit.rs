@@ -7,6 +7,7 @@ use sqlx::Row as _;
 use sqlx::any::AnyRow;
 use tokio::sync::watch;
 
+use super::access::within;
 use super::ledger::Event;
 use super::{Registry, RegistryError};
 
@@ -66,7 +67,7 @@ impl Registry {
         if let Some(event) = filter.event {
             query = query.bind(event.as_str());
         }
-        query.fetch_all(&self.reads).await?.iter().map(read).collect()
+        within(query.fetch_all(&self.reads)).await?.iter().map(read).collect()
     }
 
     /// At most `limit` of a product's rows after the row `after`, oldest first.
@@ -77,13 +78,18 @@ impl Registry {
         limit: i64,
     ) -> Result<Vec<AuditRow>, RegistryError> {
         let query = sqlx::query(AFTER).bind(product_id.to_string()).bind(after).bind(limit);
-        query.fetch_all(&self.reads).await?.iter().map(read).collect()
+        within(query.fetch_all(&self.reads)).await?.iter().map(read).collect()
     }
 
     /// The id of a product's last row.
     pub(crate) async fn audit_end(&self, product_id: ProductId) -> Result<i64, RegistryError> {
-        let row = sqlx::query(END).bind(product_id.to_string()).fetch_optional(&self.reads).await?;
+        let row = within(sqlx::query(END).bind(product_id.to_string()).fetch_optional(&self.reads)).await?;
         Ok(row.ok_or(RegistryError::ProductGone)?.try_get(0)?)
+    }
+
+    /// Tells those who wait for a product's rows to look, though no commit was confirmed.
+    pub(crate) fn tell(&self, product_id: ProductId) {
+        self.news.tell(product_id);
     }
 
     /// Word of every commit of a product's rows from now on.

@@ -4,6 +4,7 @@ use contract::orchestrator::EngineStatus;
 use contract::{EngineId, EngineImage, KeyHash, ProductId, Timestamp};
 use sqlx::Row as _;
 
+use super::access::within;
 use super::ledger::{Entry, Ledger};
 use super::ports::PortRule;
 use super::row::{EngineRow, select_engines};
@@ -89,38 +90,40 @@ pub(crate) struct Page {
 
 impl Registry {
     /// The engine at `seat` as far as the admit of one that runs needs it, whose only query it is.
-    #[expect(clippy::unused_async, reason = "only SQLite, on this machine, answers without being waited for")]
     pub(crate) async fn standing(&self, seat: &Seat) -> Result<Option<Standing>, RegistryError> {
-        self.hot().standing(seat)
+        self.hot().standing(seat).await
     }
 
     /// The engine at `seat`.
-    #[expect(clippy::unused_async, reason = "only SQLite, on this machine, answers without being waited for")]
     pub(crate) async fn engine(&self, seat: &Seat) -> Result<Option<EngineRow>, RegistryError> {
-        self.hot().engine(seat)
+        self.hot().engine(seat).await
     }
 
     /// The engine with this id.
     pub(crate) async fn engine_by_id(&self, engine_id: EngineId) -> Result<Option<EngineRow>, RegistryError> {
-        let row = sqlx::query(select_engines!("WHERE engine_id = $1"))
-            .bind(engine_id.to_string())
-            .fetch_optional(&self.reads)
-            .await?;
+        let row = within(
+            sqlx::query(select_engines!("WHERE engine_id = $1"))
+                .bind(engine_id.to_string())
+                .fetch_optional(&self.reads),
+        )
+        .await?;
         row.as_ref().map(EngineRow::read).transpose()
     }
 
     /// The engines that run or are being changed, of all products.
     pub(crate) async fn running_engines(&self) -> Result<Vec<EngineRow>, RegistryError> {
         let query = sqlx::query(RUNNING_OR_CLAIMED);
-        query.fetch_all(&self.reads).await?.iter().map(EngineRow::read).collect()
+        within(query.fetch_all(&self.reads)).await?.iter().map(EngineRow::read).collect()
     }
 
     /// The key that a rotation of this engine has pending.
     pub(crate) async fn pending_key(&self, engine_id: EngineId) -> Result<Option<PendingKey>, RegistryError> {
-        let row = sqlx::query("SELECT pending_key, pending_key_hash FROM engines WHERE engine_id = $1")
-            .bind(engine_id.to_string())
-            .fetch_optional(&self.reads)
-            .await?;
+        let row = within(
+            sqlx::query("SELECT pending_key, pending_key_hash FROM engines WHERE engine_id = $1")
+                .bind(engine_id.to_string())
+                .fetch_optional(&self.reads),
+        )
+        .await?;
         let Some(row) = row else { return Ok(None) };
         let (sealed, hash): (Option<String>, Option<String>) = (row.try_get(0)?, row.try_get(1)?);
         let Some((sealed, hash)) = sealed.zip(hash) else { return Ok(None) };
@@ -156,10 +159,10 @@ impl Registry {
             ),
         };
         // One transaction: the page and the total are of the same moment.
-        let mut transaction = self.reads.begin().await?;
-        let rows = rows.bind(page.limit).bind(page.offset).fetch_all(&mut *transaction).await?;
-        let total: i64 = total.fetch_one(&mut *transaction).await?.try_get(0)?;
-        transaction.commit().await?;
+        let mut transaction = within(self.reads.begin()).await?;
+        let rows = within(rows.bind(page.limit).bind(page.offset).fetch_all(&mut *transaction)).await?;
+        let total: i64 = within(total.fetch_one(&mut *transaction)).await?.try_get(0)?;
+        within(transaction.commit()).await?;
         let engines = rows.iter().map(EngineRow::read).collect::<Result<_, _>>()?;
         Ok((engines, total.unsigned_abs()))
     }
@@ -173,24 +176,29 @@ impl Registry {
         ports: &PortRule,
     ) -> Result<Claimed, RegistryError> {
         let mut ledger = self.ledger(engine.seat.product_id, 0).await?;
-        let there = sqlx::query("SELECT 1 FROM engines WHERE product_id = $1 AND user_id = $2")
-            .bind(engine.seat.product_id.to_string())
-            .bind(engine.seat.user_id.as_str().to_owned())
-            .fetch_optional(ledger.connection())
-            .await?;
+        let there = within(
+            sqlx::query("SELECT 1 FROM engines WHERE product_id = $1 AND user_id = $2")
+                .bind(engine.seat.product_id.to_string())
+                .bind(engine.seat.user_id.as_str().to_owned())
+                .fetch_optional(ledger.connection()),
+        )
+        .await?;
         if there.is_some() {
             return Ok(Err(Refused::Stale));
         }
         if let Some(max) = max_engines {
-            let count = sqlx::query("SELECT COUNT(*) FROM engines WHERE product_id = $1")
-                .bind(engine.seat.product_id.to_string())
-                .fetch_one(ledger.connection())
-                .await?;
+            let count = within(
+                sqlx::query("SELECT COUNT(*) FROM engines WHERE product_id = $1")
+                    .bind(engine.seat.product_id.to_string())
+                    .fetch_one(ledger.connection()),
+            )
+            .await?;
             let uncounted = u64::from(sabotage::by(Saboteur::QuotaOffByOne));
             if count.try_get::<i64, _>(0)?.unsigned_abs() >= max.saturating_add(uncounted) {
                 return Ok(Err(Refused::Quota));
             }
         }
+        self.lock_several(ledger.connection()).await?;
         let Some(port) = ports.lease(ledger.connection(), None).await? else {
             return Ok(Err(Refused::NoPort));
         };
@@ -213,28 +221,30 @@ impl Registry {
             restarts: 0,
             restart_at: None,
         };
-        sqlx::query(
-            "INSERT INTO engines \
+        within(
+            sqlx::query(
+                "INSERT INTO engines \
              (engine_id, product_id, user_id, status, key_hash, sealed_key, sealed_secrets_key, \
               engine_version, pinned, port, created_at, generation, claim_kind, claim_owner, claim_deadline) \
              VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)",
+            )
+            .bind(row.engine_id.to_string())
+            .bind(row.seat.product_id.to_string())
+            .bind(row.seat.user_id.as_str().to_owned())
+            .bind(row.status.as_str())
+            .bind(row.key_hash.to_hex())
+            .bind(row.sealed_key.clone())
+            .bind(row.sealed_secrets_key.clone())
+            .bind(row.engine_version.as_str().to_owned())
+            .bind(i64::from(row.pinned))
+            .bind(i64::from(port))
+            .bind(row.created_at.unix_ms())
+            .bind(row.generation)
+            .bind(claim.change.as_str())
+            .bind(claim.owner.clone())
+            .bind(claim.deadline.unix_ms())
+            .execute(ledger.connection()),
         )
-        .bind(row.engine_id.to_string())
-        .bind(row.seat.product_id.to_string())
-        .bind(row.seat.user_id.as_str().to_owned())
-        .bind(row.status.as_str())
-        .bind(row.key_hash.to_hex())
-        .bind(row.sealed_key.clone())
-        .bind(row.sealed_secrets_key.clone())
-        .bind(row.engine_version.as_str().to_owned())
-        .bind(i64::from(row.pinned))
-        .bind(i64::from(port))
-        .bind(row.created_at.unix_ms())
-        .bind(row.generation)
-        .bind(claim.change.as_str())
-        .bind(claim.owner.clone())
-        .bind(claim.deadline.unix_ms())
-        .execute(ledger.connection())
         .await?;
         ledger.commit().await?;
         Ok(Ok(row))
@@ -248,18 +258,23 @@ impl Registry {
         ports: Option<&PortRule>,
     ) -> Result<Claimed, RegistryError> {
         let mut ledger = self.ledger(seen.seat.product_id, 0).await?;
+        if ports.is_some() {
+            self.lock_several(ledger.connection()).await?;
+        }
         let destroying = claim.change == Change::Destroy;
         let pending = claim.pending.as_ref();
-        let claimed = sqlx::query(claim_statement(claim.change))
-            .bind(claim.change.as_str())
-            .bind(claim.owner.clone())
-            .bind(claim.deadline.unix_ms())
-            .bind(seen.engine_id.to_string())
-            .bind(seen.generation)
-            .bind(pending.map(|pending| pending.sealed.clone()))
-            .bind(pending.map(|pending| pending.hash.to_hex()))
-            .fetch_optional(ledger.connection())
-            .await?;
+        let claimed = within(
+            sqlx::query(claim_statement(claim.change))
+                .bind(claim.change.as_str())
+                .bind(claim.owner.clone())
+                .bind(claim.deadline.unix_ms())
+                .bind(seen.engine_id.to_string())
+                .bind(seen.generation)
+                .bind(pending.map(|pending| pending.sealed.clone()))
+                .bind(pending.map(|pending| pending.hash.to_hex()))
+                .fetch_optional(ledger.connection()),
+        )
+        .await?;
         let Some(claimed) = claimed else { return Ok(Err(Refused::Stale)) };
         let last: Option<i64> = claimed.try_get(0)?;
         let restarts = claimed.try_get(1)?;
@@ -277,11 +292,13 @@ impl Registry {
                 return Ok(Err(Refused::NoPort));
             };
             if row.port != Some(port) {
-                sqlx::query("UPDATE engines SET port = $1 WHERE engine_id = $2")
-                    .bind(i64::from(port))
-                    .bind(row.engine_id.to_string())
-                    .execute(ledger.connection())
-                    .await?;
+                within(
+                    sqlx::query("UPDATE engines SET port = $1 WHERE engine_id = $2")
+                        .bind(i64::from(port))
+                        .bind(row.engine_id.to_string())
+                        .execute(ledger.connection()),
+                )
+                .await?;
                 row.port = Some(port);
             }
         }
@@ -317,6 +334,7 @@ impl Registry {
         let mut settled = Vec::new();
         for batch in moves.chunks(MOVES_PER_TRANSACTION) {
             let mut ledger = self.ledger(product_id, i64::try_from(batch.len()).unwrap_or(i64::MAX)).await?;
+            self.lock_several(ledger.connection()).await?;
             match settle_batch(&mut ledger, batch).await {
                 Ok(rows) => {
                     ledger.commit().await?;
@@ -468,7 +486,7 @@ async fn settle_row(
         Next::Unchanged => statement(settle!("")),
         Next::Gone => statement("DELETE FROM engines WHERE engine_id = $1 AND generation = $2"),
     };
-    if statement.execute(ledger.connection()).await?.rows_affected() == 0 {
+    if within(statement.execute(ledger.connection())).await?.rows_affected() == 0 {
         return Err(RegistryError::ClaimLost { engine_id: row.engine_id });
     }
     Ok((!gone).then_some(settled))

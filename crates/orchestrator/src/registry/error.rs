@@ -2,12 +2,21 @@
 
 use contract::EngineId;
 
+use super::access::is_away;
+
 /// A failure of the registry. None of these is a rule's refusal.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum RegistryError {
     /// The database failed: full, read-only, gone, corrupt.
     #[error("the registry's database failed")]
-    Database(#[from] sqlx::Error),
+    Database(#[source] sqlx::Error),
+    /// The database's server is out of reach, or did not answer in time: whether it did what it was asked is not
+    /// known.
+    #[error("the registry's database cannot be reached")]
+    Away(#[source] sqlx::Error),
+    /// Another orchestrator has taken the registry over. Nothing was changed.
+    #[error("another orchestrator has taken over the registry")]
+    Deposed,
     /// The hot read failed, for such a reason.
     #[error("the registry's database failed")]
     PointRead(#[from] rusqlite::Error),
@@ -32,4 +41,14 @@ pub(crate) enum RegistryError {
         /// Whose claim.
         engine_id: EngineId,
     },
+}
+
+impl From<sqlx::Error> for RegistryError {
+    fn from(error: sqlx::Error) -> Self {
+        match error {
+            sqlx::Error::PoolClosed => Self::Closed,
+            error if is_away(&error) => Self::Away(error),
+            error => Self::Database(error),
+        }
+    }
 }

@@ -7,6 +7,7 @@ use contract::orchestrator::EngineStatus;
 use contract::{ProductId, Timestamp};
 use sqlx::Row as _;
 
+use super::access::within;
 use super::{Registry, RegistryError};
 
 pub(super) const BY_STATUS: &str =
@@ -33,7 +34,7 @@ impl Registry {
         &self,
         product_id: ProductId,
     ) -> Result<BTreeMap<EngineStatus, u64>, RegistryError> {
-        let rows = sqlx::query(BY_STATUS).bind(product_id.to_string()).fetch_all(&self.reads).await?;
+        let rows = within(sqlx::query(BY_STATUS).bind(product_id.to_string()).fetch_all(&self.reads)).await?;
         let count = |row: &sqlx::any::AnyRow| {
             let status = EngineStatus::from_name(&row.try_get::<String, _>(0)?);
             let status = status.ok_or(RegistryError::Unreadable { column: "status" })?;
@@ -48,13 +49,15 @@ impl Registry {
         product_id: ProductId,
         now: Timestamp,
     ) -> Result<Metrics, RegistryError> {
-        let row = sqlx::query(METRICS)
-            .bind(product_id.to_string())
-            .bind(now.unix_ms().saturating_sub(HOUR_MS))
-            .bind(now.unix_ms())
-            .fetch_optional(&self.reads)
-            .await?
-            .ok_or(RegistryError::ProductGone)?;
+        let row = within(
+            sqlx::query(METRICS)
+                .bind(product_id.to_string())
+                .bind(now.unix_ms().saturating_sub(HOUR_MS))
+                .bind(now.unix_ms())
+                .fetch_optional(&self.reads),
+        )
+        .await?
+        .ok_or(RegistryError::ProductGone)?;
         let figure = |at: usize| row.try_get::<i64, _>(at).map(i64::unsigned_abs);
         let (provisions_1h, boots_ms) = (figure(2)?, figure(5)?);
         Ok(Metrics {

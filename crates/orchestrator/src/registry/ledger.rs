@@ -7,9 +7,10 @@ use contract::{EngineId, ProductId, Timestamp, UserId};
 use serde_json::Value;
 use sqlx::{Any, AnyConnection, Row as _, Transaction};
 
+use super::access::within;
 use super::chain::Link;
 use super::news::News;
-use super::{Registry, RegistryError};
+use super::{Lock, Registry, RegistryError};
 
 /// An audit row to be written.
 #[derive(Clone, Debug)]
@@ -58,19 +59,32 @@ pub(super) struct Ledger {
     news: Arc<News>,
 }
 
+/// Takes a product's row, and with it the right to change what is the product's until the transaction ends.
+const TAKE: &str = "UPDATE products SET audit_seq = audit_seq + $1 WHERE product_id = $2 \
+                    RETURNING audit_seq, audit_hash";
+
+/// The same, as long as the registry is ours: whoever takes it over waits for those who have looked.
+const TAKE_FENCED: &str = "WITH held AS (SELECT 1 FROM meta WHERE name = 'epoch' AND value = $3 FOR SHARE) \
+                           UPDATE products SET audit_seq = audit_seq + $1 \
+                           WHERE product_id = $2 AND EXISTS (SELECT 1 FROM held) \
+                           RETURNING audit_seq, audit_hash";
+
 impl Registry {
     /// Begins a transaction on `product_id` that will write `rows` audit rows.
     pub(super) async fn ledger(&self, product_id: ProductId, rows: i64) -> Result<Ledger, RegistryError> {
-        let mut transaction = self.writes.begin().await?;
-        let end = sqlx::query(
-            "UPDATE products SET audit_seq = audit_seq + $1 WHERE product_id = $2 \
-             RETURNING audit_seq, audit_hash",
-        )
-        .bind(rows)
-        .bind(product_id.to_string())
-        .fetch_optional(&mut *transaction)
-        .await?
-        .ok_or(RegistryError::ProductGone)?;
+        let mut transaction = within(self.writes.begin()).await?;
+        let take = match &self.lock {
+            Lock::File { .. } => sqlx::query(TAKE),
+            Lock::Session(_) => sqlx::query(TAKE_FENCED),
+        };
+        let mut take = take.bind(rows).bind(product_id.to_string());
+        if let Lock::Session(hold) = &self.lock {
+            take = take.bind(hold.epoch().to_owned());
+        }
+        let Some(end) = within(take.fetch_optional(&mut *transaction)).await? else {
+            self.check_fence(&mut transaction).await?;
+            return Err(RegistryError::ProductGone);
+        };
         let last_id: i64 = end.try_get(0)?;
         let hash = end.try_get(1)?;
         Ok(Ledger {
@@ -107,17 +121,19 @@ impl Ledger {
         if self.missing != 0 {
             return Err(RegistryError::LedgerIncomplete);
         }
-        sqlx::query(
-            "UPDATE products SET audit_hash = $1, provisions = provisions + $2, destroys = destroys + $3 \
+        within(
+            sqlx::query(
+                "UPDATE products SET audit_hash = $1, provisions = provisions + $2, destroys = destroys + $3 \
              WHERE product_id = $4",
+            )
+            .bind(self.hash)
+            .bind(self.provisions)
+            .bind(self.destroys)
+            .bind(self.product_id.to_string())
+            .execute(&mut *self.transaction),
         )
-        .bind(self.hash)
-        .bind(self.provisions)
-        .bind(self.destroys)
-        .bind(self.product_id.to_string())
-        .execute(&mut *self.transaction)
         .await?;
-        self.transaction.commit().await?;
+        within(self.transaction.commit()).await?;
         // Right behind the commit, with nothing awaited between: a change dropped half-way was not committed, or
         // is told.
         self.news.tell(self.product_id);
@@ -133,21 +149,23 @@ pub(super) async fn insert(
     hash: &str,
 ) -> Result<(), RegistryError> {
     let engine = entry.engine.as_ref();
-    sqlx::query(
-        "INSERT INTO audit_log \
+    within(
+        sqlx::query(
+            "INSERT INTO audit_log \
          (product_id, id, at, engine_id, user_id, event, duration_ms, detail, hash) \
          VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)",
+        )
+        .bind(product_id.to_string())
+        .bind(id)
+        .bind(entry.at.unix_ms())
+        .bind(engine.map(|(engine_id, _)| engine_id.to_string()))
+        .bind(engine.map(|(_, user_id)| user_id.as_str().to_owned()))
+        .bind(entry.event.as_str())
+        .bind(entry.duration_ms)
+        .bind(entry.detail.to_string())
+        .bind(hash.to_owned())
+        .execute(connection),
     )
-    .bind(product_id.to_string())
-    .bind(id)
-    .bind(entry.at.unix_ms())
-    .bind(engine.map(|(engine_id, _)| engine_id.to_string()))
-    .bind(engine.map(|(_, user_id)| user_id.as_str().to_owned()))
-    .bind(entry.event.as_str())
-    .bind(entry.duration_ms)
-    .bind(entry.detail.to_string())
-    .bind(hash.to_owned())
-    .execute(connection)
     .await?;
     Ok(())
 }

@@ -2,6 +2,7 @@
 
 use sqlx::Row as _;
 
+use super::access::within;
 use super::{Registry, RegistryError};
 
 /// The name of the deployment's id in the table.
@@ -13,14 +14,18 @@ impl Registry {
     /// The fact called `name`; `first` becomes it if there is none yet.
     pub(crate) async fn fact(&self, name: &str, first: &str) -> Result<String, RegistryError> {
         // The update changes nothing, but makes RETURNING speak when the row was there.
-        let row = sqlx::query(
-            "INSERT INTO meta (name, value) VALUES ($1, $2) \
+        let mut transaction = self.begin().await?;
+        let row = within(
+            sqlx::query(
+                "INSERT INTO meta (name, value) VALUES ($1, $2) \
              ON CONFLICT (name) DO UPDATE SET value = meta.value RETURNING value",
+            )
+            .bind(name)
+            .bind(first)
+            .fetch_one(&mut *transaction),
         )
-        .bind(name)
-        .bind(first)
-        .fetch_one(&self.writes)
         .await?;
+        within(transaction.commit()).await?;
         Ok(row.try_get(0)?)
     }
 }

@@ -13,18 +13,69 @@ use sqlx::any::{AnyConnectOptions, AnyPoolOptions, install_default_drivers};
 use sqlx::error::DatabaseError;
 use sqlx::{AnyConnection, AnyPool, ConnectOptions as _, Connection as _, Row as _};
 
-use super::Registry;
-use super::point::PointReads;
+use super::access::is_away;
+use super::point::{LocalReads, PointReads};
+use super::{Lock, Registry, postgres};
+use crate::config::DatabaseUrl;
 use crate::sabotage::{self, Saboteur};
 
-/// The steps that lead from an empty database to the present schema. The n-th leads to version n.
-const MIGRATIONS: [&str; 2] = [
-    concat!(
-        include_str!("../../migrations/0001_registry.sql"),
-        include_str!("../../migrations/0001_registry.sqlite.sql")
-    ),
-    include_str!("../../migrations/0002_supervision.sql"),
+/// The steps that lead from an empty database to the present schema. The n-th leads to version n. Each is one for
+/// all databases, and what only one of them knows.
+const MIGRATIONS: [Migration; 2] = [
+    Migration {
+        shared: include_str!("../../migrations/0001_registry.sql"),
+        sqlite: include_str!("../../migrations/0001_registry.sqlite.sql"),
+        postgres: include_str!("../../migrations/0001_registry.postgres.sql"),
+    },
+    Migration { shared: include_str!("../../migrations/0002_supervision.sql"), sqlite: "", postgres: "" },
 ];
+
+struct Migration {
+    shared: &'static str,
+    sqlite: &'static str,
+    postgres: &'static str,
+}
+
+/// Which database it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Database {
+    Sqlite,
+    Postgres,
+}
+
+impl Database {
+    /// Counts the tables called `meta`.
+    const fn count_meta(self) -> &'static str {
+        match self {
+            Self::Sqlite => "SELECT COUNT(*) FROM sqlite_master WHERE type = 'table' AND name = 'meta'",
+            Self::Postgres => {
+                "SELECT COUNT(*) FROM pg_tables WHERE schemaname = current_schema() AND tablename = 'meta'"
+            }
+        }
+    }
+
+    /// Names a table that an empty registry does not have.
+    const fn find_foreign(self) -> &'static str {
+        match self {
+            Self::Sqlite => {
+                "SELECT MIN(name) FROM sqlite_master WHERE type = 'table' AND name <> 'meta' \
+                 AND name NOT LIKE 'sqlite%'"
+            }
+            Self::Postgres => {
+                "SELECT MIN(CAST(tablename AS TEXT)) FROM pg_tables \
+                 WHERE schemaname = current_schema() AND tablename <> 'meta'"
+            }
+        }
+    }
+}
+
+/// What a registry stands on, once it is open.
+pub(super) struct Opened {
+    pub(super) writes: AnyPool,
+    pub(super) reads: AnyPool,
+    pub(super) point_reads: PointReads,
+    pub(super) lock: Lock,
+}
 
 /// Point reads take microseconds; more connections than cores would only queue inside SQLite.
 const READERS: u32 = 4;
@@ -49,6 +100,21 @@ pub(crate) enum OpenRegistryError {
         /// The last version that this binary knows.
         known: i64,
     },
+    /// It holds something else.
+    #[error("it holds a table `{table}` that is not the registry's")]
+    Foreign {
+        /// One of its tables.
+        table: String,
+    },
+    /// The server is there, and does not let us have it.
+    #[error("its server refuses: {reason}")]
+    Refused {
+        /// What the server said.
+        reason: String,
+    },
+    /// The server is out of reach.
+    #[error("its server cannot be reached")]
+    Unreachable(#[source] sqlx::Error),
     /// The file is no database, or a damaged one.
     #[error("it is not a SQLite database, or a damaged one")]
     Corrupt(#[source] sqlx::Error),
@@ -71,36 +137,29 @@ impl From<LockError> for OpenRegistryError {
 
 impl From<sqlx::Error> for OpenRegistryError {
     fn from(error: sqlx::Error) -> Self {
+        if is_away(&error) {
+            return Self::Unreachable(error);
+        }
+        let said = error.as_database_error();
+        let code = said.and_then(DatabaseError::code).unwrap_or_default();
+        // Codes of PostgreSQL are as long as none of SQLite's. It says what it lacks, such as the database itself.
+        if let Some(said) = said.filter(|_| code.len() == 5) {
+            return Self::Refused { reason: said.message().to_owned() };
+        }
         // SQLITE_CORRUPT, SQLITE_NOTADB: the primary code is the low byte.
-        let code = error.as_database_error().and_then(DatabaseError::code);
-        let primary = code.and_then(|code| code.parse::<i64>().ok()).map(|code| code & 0xff);
+        let primary = code.parse::<i64>().ok().map(|code| code & 0xff);
         if matches!(primary, Some(11 | 26)) { Self::Corrupt(error) } else { Self::Database(error) }
     }
 }
 
 impl Registry {
-    /// Opens the registry at `database`, which is created if it is missing, and brings its schema up to date.
-    pub(crate) async fn open(database: &Path, now: Timestamp) -> Result<Self, OpenRegistryError> {
+    /// Opens the registry at `database` and brings its schema up to date. A SQLite file is created if it is missing.
+    pub(crate) async fn open(database: &DatabaseUrl, now: Timestamp) -> Result<Self, OpenRegistryError> {
         drivers();
-        let database = std::path::absolute(database).map_err(OpenRegistryError::Folder)?;
-        if let Some(folder) = database.parent() {
-            std::fs::create_dir_all(folder).map_err(OpenRegistryError::Folder)?;
-        }
-        let mut lock = database.as_os_str().to_owned();
-        lock.push(".lock");
-        // It waits for a second where another holds it, and a standby asks again and again.
-        let taken = tokio::task::spawn_blocking(move || FileLock::take(Path::new(&lock), now)).await;
-        let lock = taken.map_err(|error| OpenRegistryError::Folder(io::Error::other(error)))??;
-        create_private(&database).map_err(OpenRegistryError::Folder)?;
-        let options: AnyConnectOptions = url(&database, "rw").parse()?;
-        // Before any pool: a pool tries again and again what can never succeed, and forgets why it failed.
-        let mut connection = options.connect().await?;
-        set_up(&mut connection, false).await?;
-        migrate(&mut connection).await?;
-        connection.close().await?;
-        let writes = pool(options.clone(), 1, false).await?;
-        let reads = pool(options, READERS, true).await?;
-        let point_reads = PointReads::open(&database).map_err(OpenRegistryError::PointReads)?;
+        let Opened { writes, reads, point_reads, lock } = match database {
+            DatabaseUrl::Sqlite(path) => open_sqlite(path, now).await?,
+            DatabaseUrl::Postgres(url) => postgres::open(url).await?,
+        };
         Ok(Self {
             writes,
             reads,
@@ -108,9 +167,38 @@ impl Registry {
             news: Arc::default(),
             #[cfg(test)]
             hot_reads: std::sync::atomic::AtomicUsize::default(),
-            _lock: lock,
+            lock,
         })
     }
+}
+
+async fn open_sqlite(database: &Path, now: Timestamp) -> Result<Opened, OpenRegistryError> {
+    let database = std::path::absolute(database).map_err(OpenRegistryError::Folder)?;
+    if let Some(folder) = database.parent() {
+        std::fs::create_dir_all(folder).map_err(OpenRegistryError::Folder)?;
+    }
+    let mut lock = database.as_os_str().to_owned();
+    lock.push(".lock");
+    // It waits for a second where another holds it, and a standby asks again and again.
+    let taken = tokio::task::spawn_blocking(move || FileLock::take(Path::new(&lock), now)).await;
+    let lock = taken.map_err(|error| OpenRegistryError::Folder(io::Error::other(error)))??;
+    create_private(&database).map_err(OpenRegistryError::Folder)?;
+    let options: AnyConnectOptions = url(&database, "rw").parse()?;
+    // Before any pool: a pool tries again and again what can never succeed, and forgets why it failed.
+    let mut connection = options.connect().await?;
+    // Before anything is set up: it may be somebody else's file.
+    refuse_foreign(&mut connection, Database::Sqlite).await?;
+    set_up(&mut connection, false).await?;
+    let found = found_version(&mut connection).await?;
+    migrate(&mut connection, Database::Sqlite, found).await?;
+    connection.close().await?;
+    let reads = LocalReads::open(&database).map_err(OpenRegistryError::PointReads)?;
+    Ok(Opened {
+        writes: pool(options.clone(), 1, false).await?,
+        reads: pool(options, READERS, true).await?,
+        point_reads: PointReads::Sqlite(reads),
+        lock: Lock::File { _lock: lock },
+    })
 }
 
 /// Creates the file if it is missing, for this user alone: SQLite would let everyone read it, and gives the
@@ -166,19 +254,45 @@ async fn set_up(connection: &mut AnyConnection, read_only: bool) -> Result<(), s
     Ok(())
 }
 
-/// Takes the steps that are missing, each with its version number in one transaction.
-async fn migrate(connection: &mut AnyConnection) -> Result<(), OpenRegistryError> {
-    let known = i64::try_from(MIGRATIONS.len()).unwrap_or(i64::MAX);
+/// Refuses a database that is not empty and no registry.
+pub(super) async fn refuse_foreign(
+    connection: &mut AnyConnection,
+    database: Database,
+) -> Result<(), OpenRegistryError> {
+    if has_meta(connection, database).await? && schema_version(connection).await? > 0 {
+        return Ok(());
+    }
+    let table: Option<String> =
+        sqlx::query(database.find_foreign()).fetch_one(connection).await?.try_get(0)?;
+    table.map_or(Ok(()), |table| Err(OpenRegistryError::Foreign { table }))
+}
+
+/// The version of the schema, which must be one that this binary knows; 0 if there is none yet. Afterwards there is
+/// the table of facts.
+pub(super) async fn found_version(connection: &mut AnyConnection) -> Result<i64, OpenRegistryError> {
     sqlx::raw_sql("CREATE TABLE IF NOT EXISTS meta (name TEXT PRIMARY KEY, value TEXT NOT NULL)")
         .execute(&mut *connection)
         .await?;
+    let known = i64::try_from(MIGRATIONS.len()).unwrap_or(i64::MAX);
     let found = schema_version(connection).await?;
-    if found > known {
-        return Err(OpenRegistryError::Newer { found, known });
-    }
+    if found > known { Err(OpenRegistryError::Newer { found, known }) } else { Ok(found) }
+}
+
+/// Takes the steps that are missing after version `found`, each with its version number in one transaction.
+pub(super) async fn migrate(
+    connection: &mut AnyConnection,
+    database: Database,
+    found: i64,
+) -> Result<(), OpenRegistryError> {
     for (version, migration) in (1_i64..).zip(MIGRATIONS).filter(|(version, _)| *version > found) {
         let mut step = connection.begin().await?;
-        sqlx::raw_sql(migration).execute(&mut *step).await?;
+        let own = match database {
+            Database::Sqlite => migration.sqlite,
+            Database::Postgres => migration.postgres,
+        };
+        for statements in [migration.shared, own] {
+            sqlx::raw_sql(statements).execute(&mut *step).await?;
+        }
         sqlx::query(
             "INSERT INTO meta (name, value) VALUES ('schema_version', $1) \
              ON CONFLICT (name) DO UPDATE SET value = excluded.value",
@@ -195,13 +309,19 @@ async fn migrate(connection: &mut AnyConnection) -> Result<(), OpenRegistryError
 }
 
 /// Whether the database has a schema that this version knows.
-pub(super) async fn is_known(connection: &mut AnyConnection) -> Result<bool, sqlx::Error> {
-    let meta = "SELECT COUNT(*) FROM sqlite_master WHERE type = 'table' AND name = 'meta'";
-    if sqlx::query(meta).fetch_one(&mut *connection).await?.try_get::<i64, _>(0)? == 0 {
-        return Ok(false);
-    }
+pub(super) async fn is_known(
+    connection: &mut AnyConnection,
+    database: Database,
+) -> Result<bool, sqlx::Error> {
     let known = i64::try_from(MIGRATIONS.len()).unwrap_or(i64::MAX);
-    Ok((1..=known).contains(&schema_version(connection).await?))
+    Ok(has_meta(connection, database).await? && (1..=known).contains(&schema_version(connection).await?))
+}
+
+pub(super) async fn has_meta(
+    connection: &mut AnyConnection,
+    database: Database,
+) -> Result<bool, sqlx::Error> {
+    Ok(sqlx::query(database.count_meta()).fetch_one(connection).await?.try_get::<i64, _>(0)? > 0)
 }
 
 async fn schema_version(connection: &mut AnyConnection) -> Result<i64, sqlx::Error> {

@@ -1,9 +1,9 @@
-//! The hot read: one engine by its seat, on a connection that is called inline.
+//! The hot read: one engine by its seat. An admit is one such read.
 //!
-//! An admit is one such read. Through a pool, whose connections live on threads of their own, it costs several
-//! switches between threads, many times the read itself; here it costs some microseconds, short enough to hold
-//! up nobody. There are as many connections as threads that read, so that none waits for another, which would
-//! cost such a switch again.
+//! On SQLite it is made on a connection that is called inline. Through a pool, whose connections live on threads
+//! of their own, it costs several switches between threads, many times the read itself; here it costs some
+//! microseconds, short enough to hold up nobody. There are as many connections as threads that read, so that none
+//! waits for another, which would cost such a switch again.
 
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
@@ -13,12 +13,59 @@ use contract::orchestrator::EngineStatus;
 use contract::{EngineId, EngineImage, Timestamp};
 use rusqlite::{CachedStatement, Connection, OpenFlags, OptionalExtension as _, Row};
 
-use super::row::{EngineRow, select_engines};
+use super::remote::RemoteReads;
+use super::row::{EngineRow, Source, select_engines};
 use super::{RegistryError, Seat};
 use crate::fleet::lifecycle::Change;
 
-/// See the module.
-pub(super) struct PointReads {
+/// Where the hot read is made.
+pub(super) enum PointReads {
+    Sqlite(LocalReads),
+    Postgres(Box<RemoteReads>),
+}
+
+const STANDING: &str = "SELECT engine_id, status, claim_kind, sealed_key, engine_version, port, created_at, \
+                        last_health_at FROM engines WHERE product_id = $1 AND user_id = $2";
+const ENGINE: &str = select_engines!("WHERE product_id = $1 AND user_id = $2");
+
+impl PointReads {
+    /// The engine at `seat`.
+    pub(super) async fn engine(&self, seat: &Seat) -> Result<Option<EngineRow>, RegistryError> {
+        match self {
+            Self::Sqlite(reads) => reads.read(ENGINE, seat, |row| EngineRow::read(row)),
+            Self::Postgres(reads) => reads.read(ENGINE, seat, EngineRow::read).await,
+        }
+    }
+
+    /// The same as far as most admits need it.
+    pub(super) async fn standing(&self, seat: &Seat) -> Result<Option<Standing>, RegistryError> {
+        match self {
+            Self::Sqlite(reads) => reads.read(STANDING, seat, |row| Standing::read(row)),
+            Self::Postgres(reads) => reads.read(STANDING, seat, Standing::read).await,
+        }
+    }
+
+    /// Reads no more.
+    pub(super) fn close(&self) {
+        match self {
+            Self::Sqlite(reads) => reads.close(),
+            Self::Postgres(reads) => reads.close(),
+        }
+    }
+
+    /// Whether nothing is being read.
+    #[cfg(test)]
+    pub(super) fn is_quiet(&self) -> bool {
+        match self {
+            // Called inline: whoever asks does not read meanwhile.
+            Self::Sqlite(_) => true,
+            Self::Postgres(reads) => reads.is_quiet(),
+        }
+    }
+}
+
+/// Connections to a SQLite file, as many as threads that read.
+pub(super) struct LocalReads {
     connections: Vec<Mutex<Slot>>,
 }
 
@@ -39,7 +86,7 @@ pub(crate) struct Standing {
     pub(crate) last_health_at: Option<Timestamp>,
 }
 
-impl PointReads {
+impl LocalReads {
     /// Opens the database at `path`, which is there and up to date.
     pub(super) fn open(path: &Path) -> Result<Self, rusqlite::Error> {
         Self::with(path, thread::available_parallelism().map_or(1, usize::from))
@@ -50,18 +97,6 @@ impl PointReads {
         let open =
             |_| Connection::open_with_flags(path, flags).map(|connection| Mutex::new(Some(connection)));
         Ok(Self { connections: (0..readers).map(open).collect::<Result<_, _>>()? })
-    }
-
-    /// The engine at `seat`.
-    pub(super) fn engine(&self, seat: &Seat) -> Result<Option<EngineRow>, RegistryError> {
-        self.read(select_engines!("WHERE product_id = $1 AND user_id = $2"), seat, |row| EngineRow::read(row))
-    }
-
-    /// The same as far as most admits need it.
-    pub(super) fn standing(&self, seat: &Seat) -> Result<Option<Standing>, RegistryError> {
-        const QUERY: &str = "SELECT engine_id, status, claim_kind, sealed_key, engine_version, port, \
-                             created_at, last_health_at FROM engines WHERE product_id = $1 AND user_id = $2";
-        self.read(QUERY, seat, Standing::read)
     }
 
     fn read<T>(
@@ -96,12 +131,12 @@ impl PointReads {
 }
 
 impl Standing {
-    fn read(row: &Row<'_>) -> Result<Self, RegistryError> {
-        let text = |at| row.get_ref(at)?.as_str_or_null().map_err(rusqlite::Error::from);
+    fn read(row: &impl Source) -> Result<Self, RegistryError> {
         let unreadable = |column| move || RegistryError::Unreadable { column };
-        let known = |at, column| text(at)?.ok_or_else(unreadable(column));
-        let port: Option<i64> = row.get(5)?;
-        let claim = text(2)?.map(|name| Change::from_name(name).ok_or_else(unreadable("claim_kind")));
+        let known = |at, column| row.text(at)?.ok_or_else(unreadable(column));
+        let claim = row.text(2)?.map(|name| Change::from_name(name).ok_or_else(unreadable("claim_kind")));
+        let port = row.integer(5)?.map(|port| u16::try_from(port).ok().ok_or_else(unreadable("port")));
+        let created_at = row.integer(6)?.ok_or_else(unreadable("created_at"))?;
         Ok(Self {
             engine_id: known(0, "engine_id")?.parse().ok().ok_or_else(unreadable("engine_id"))?,
             status: EngineStatus::from_name(known(1, "status")?).ok_or_else(unreadable("status"))?,
@@ -111,9 +146,9 @@ impl Standing {
                 .parse()
                 .ok()
                 .ok_or_else(unreadable("engine_version"))?,
-            port: port.map(|port| u16::try_from(port).ok().ok_or_else(unreadable("port"))).transpose()?,
-            created_at: Timestamp::from_unix_ms(row.get(6)?),
-            last_health_at: row.get::<_, Option<i64>>(7)?.map(Timestamp::from_unix_ms),
+            port: port.transpose()?,
+            created_at: Timestamp::from_unix_ms(created_at),
+            last_health_at: row.integer(7)?.map(Timestamp::from_unix_ms),
         })
     }
 }
@@ -127,7 +162,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("registry.db");
         Connection::open(&path).unwrap().execute_batch("CREATE TABLE t (x)").unwrap();
-        let reads = PointReads::with(&path, 2).unwrap();
+        let reads = LocalReads::with(&path, 2).unwrap();
         let one = reads.free().unwrap();
         let other = reads.free().unwrap();
         assert!(!std::ptr::eq(&raw const *one, &raw const *other));

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU16, Ordering};
 use contract::orchestrator::EngineStatus;
 use sqlx::{AnyConnection, Row as _};
 
+use super::access::within;
 use super::engines::Refused;
 use super::row::EngineRow;
 use super::{Registry, RegistryError};
@@ -81,26 +82,41 @@ impl PortRule {
     /// longest ago.
     async fn take_over(&self, connection: &mut AnyConnection) -> Result<Option<u16>, RegistryError> {
         let shares = sabotage::by(Saboteur::SharePorts);
-        let at_rest = sqlx::query(
-            "SELECT engine_id, port FROM engines \
+        let first = if shares { EngineStatus::Running } else { EngineStatus::Stopped };
+        let at_rest = within(
+            sqlx::query(
+                "SELECT engine_id, port FROM engines \
              WHERE port BETWEEN $1 AND $2 AND claim_kind IS NULL AND status IN ($3, $4, $5) \
-             ORDER BY last_health_at, engine_id",
+             ORDER BY last_health_at NULLS FIRST, engine_id",
+            )
+            .bind(i64::from(self.range.min()))
+            .bind(i64::from(self.range.max()))
+            .bind(first.as_str())
+            .bind(EngineStatus::Sleeping.as_str())
+            .bind(EngineStatus::Failed.as_str())
+            .fetch_all(&mut *connection),
         )
-        .bind(i64::from(self.range.min()))
-        .bind(i64::from(self.range.max()))
-        .bind(if shares { EngineStatus::Running } else { EngineStatus::Stopped }.as_str())
-        .bind(EngineStatus::Sleeping.as_str())
-        .bind(EngineStatus::Failed.as_str())
-        .fetch_all(&mut *connection)
         .await?;
         for row in at_rest {
             let (engine_id, port): (String, i64) = (row.try_get(0)?, row.try_get(1)?);
             let Ok(port) = u16::try_from(port) else { continue };
-            if shares || (self.is_free)(port) {
-                sqlx::query("UPDATE engines SET port = NULL WHERE engine_id = $1")
-                    .bind(engine_id)
-                    .execute(&mut *connection)
-                    .await?;
+            if !shares && !(self.is_free)(port) {
+                continue;
+            }
+            // Another product's engine may be started just now: it keeps its port then.
+            let taken = within(
+                sqlx::query(
+                    "UPDATE engines SET port = NULL WHERE engine_id = $1 AND port = $2 AND claim_kind IS NULL \
+                     AND status IN ($3, $4, $5)",
+                )
+                .bind(engine_id)
+                .bind(i64::from(port))
+                .bind(first.as_str())
+                .bind(EngineStatus::Sleeping.as_str())
+                .bind(EngineStatus::Failed.as_str())
+                .execute(&mut *connection),
+            );
+            if taken.await?.rows_affected() > 0 {
                 return Ok(Some(port));
             }
         }
@@ -116,6 +132,7 @@ impl Registry {
         ports: &PortRule,
     ) -> Result<Result<u16, Refused>, RegistryError> {
         let mut ledger = self.ledger(row.seat.product_id, 0).await?;
+        self.lock_several(ledger.connection()).await?;
         // Its own port is leased as long as it is, and cannot be had again.
         let Some(port) = ports.lease(ledger.connection(), None).await? else {
             return Ok(Err(Refused::NoPort));
@@ -123,9 +140,8 @@ impl Registry {
         let moved = sqlx::query("UPDATE engines SET port = $1 WHERE engine_id = $2 AND generation = $3")
             .bind(i64::from(port))
             .bind(row.engine_id.to_string())
-            .bind(row.generation)
-            .execute(ledger.connection())
-            .await?;
+            .bind(row.generation);
+        let moved = within(moved.execute(ledger.connection())).await?;
         if moved.rows_affected() == 0 {
             return Ok(Err(Refused::Stale));
         }
@@ -137,16 +153,18 @@ impl Registry {
 /// The first port of `from..=to` that no engine has: `from` itself, or the first behind a leased one. One
 /// walk along the index, however many are leased.
 async fn unleased(connection: &mut AnyConnection, from: u16, to: u16) -> Result<Option<u16>, RegistryError> {
-    let row = sqlx::query(
-        "SELECT CASE WHEN NOT EXISTS (SELECT 1 FROM engines WHERE port = $1) THEN $1 ELSE (\
+    let row = within(
+        sqlx::query(
+            "SELECT CASE WHEN NOT EXISTS (SELECT 1 FROM engines WHERE port = $1) THEN $1 ELSE (\
              SELECT leased.port + 1 FROM engines leased \
              WHERE leased.port >= $1 AND leased.port < $2 \
                AND NOT EXISTS (SELECT 1 FROM engines other WHERE other.port = leased.port + 1) \
              ORDER BY leased.port LIMIT 1) END",
+        )
+        .bind(i64::from(from))
+        .bind(i64::from(to))
+        .fetch_one(connection),
     )
-    .bind(i64::from(from))
-    .bind(i64::from(to))
-    .fetch_one(connection)
     .await?;
     Ok(row.try_get::<Option<i64>, _>(0)?.and_then(|port| u16::try_from(port).ok()))
 }

@@ -5,6 +5,7 @@ use contract::{DisplayName, KeyHash, ProductId, Slug, Timestamp};
 use sqlx::Row as _;
 use sqlx::any::AnyRow;
 
+use super::access::within;
 use super::chain::NO_HASH;
 use super::ledger::{self, Entry};
 use super::{Registry, RegistryError};
@@ -41,40 +42,42 @@ impl Registry {
         // The product's ledger begins with this row; there is no row of the product to take first.
         let (id, hash) = (1, entry.hash(product.product_id, 1, NO_HASH));
         let policy = text(&product.policy)?;
-        let mut transaction = self.writes.begin().await?;
-        let inserted = sqlx::query(
-            "INSERT INTO products \
+        let mut transaction = self.begin().await?;
+        let inserted = within(
+            sqlx::query(
+                "INSERT INTO products \
              (product_id, slug, display_name, policy, api_key_hash, created_at, audit_seq, audit_hash) \
              VALUES ($1, $2, $3, $4, $5, $6, $7, $8) ON CONFLICT (slug) DO NOTHING",
+            )
+            .bind(product.product_id.to_string())
+            .bind(product.slug.as_str().to_owned())
+            .bind(product.display_name.as_str().to_owned())
+            .bind(policy)
+            .bind(product.key_hash.to_hex())
+            .bind(product.created_at.unix_ms())
+            .bind(id)
+            .bind(hash.clone())
+            .execute(&mut *transaction),
         )
-        .bind(product.product_id.to_string())
-        .bind(product.slug.as_str().to_owned())
-        .bind(product.display_name.as_str().to_owned())
-        .bind(policy)
-        .bind(product.key_hash.to_hex())
-        .bind(product.created_at.unix_ms())
-        .bind(id)
-        .bind(hash.clone())
-        .execute(&mut *transaction)
         .await?;
         if inserted.rows_affected() == 0 {
             return Ok(false);
         }
         ledger::insert(&mut transaction, product.product_id, id, entry, &hash).await?;
-        transaction.commit().await?;
+        within(transaction.commit()).await?;
         Ok(true)
     }
 
     /// The product whose platform key has this hash.
     pub(crate) async fn product_by_key(&self, hash: KeyHash) -> Result<Option<Product>, RegistryError> {
         let query = sqlx::query(select_product!("WHERE api_key_hash = $1")).bind(hash.to_hex());
-        query.fetch_optional(&self.reads).await?.as_ref().map(read).transpose()
+        within(query.fetch_optional(&self.reads)).await?.as_ref().map(read).transpose()
     }
 
     /// The product with this slug.
     pub(crate) async fn product_by_slug(&self, slug: &Slug) -> Result<Option<Product>, RegistryError> {
         let query = sqlx::query(select_product!("WHERE slug = $1")).bind(slug.as_str().to_owned());
-        query.fetch_optional(&self.reads).await?.as_ref().map(read).transpose()
+        within(query.fetch_optional(&self.reads)).await?.as_ref().map(read).transpose()
     }
 
     /// One page of all products, oldest first, and how many there are in all.
@@ -84,15 +87,17 @@ impl Registry {
         offset: i64,
     ) -> Result<(Vec<Product>, u64), RegistryError> {
         // One transaction: the page and the total are of the same moment.
-        let mut transaction = self.reads.begin().await?;
+        let mut transaction = within(self.reads.begin()).await?;
         // Ids made later sort later.
-        let rows = sqlx::query(select_product!("ORDER BY product_id LIMIT $1 OFFSET $2"))
-            .bind(limit)
-            .bind(offset)
-            .fetch_all(&mut *transaction)
-            .await?;
-        let total = sqlx::query("SELECT COUNT(*) FROM products").fetch_one(&mut *transaction).await?;
-        transaction.commit().await?;
+        let rows = within(
+            sqlx::query(select_product!("ORDER BY product_id LIMIT $1 OFFSET $2"))
+                .bind(limit)
+                .bind(offset)
+                .fetch_all(&mut *transaction),
+        )
+        .await?;
+        let total = within(sqlx::query("SELECT COUNT(*) FROM products").fetch_one(&mut *transaction)).await?;
+        within(transaction.commit()).await?;
         let products = rows.iter().map(read).collect::<Result<_, _>>()?;
         Ok((products, total.try_get::<i64, _>(0)?.unsigned_abs()))
     }
@@ -109,18 +114,22 @@ impl Registry {
             Err(RegistryError::ProductGone) => return Ok(None),
             ledger => ledger?,
         };
-        let row = sqlx::query(select_product!("WHERE product_id = $1"))
-            .bind(product_id.to_string())
-            .fetch_one(ledger.connection())
-            .await?;
+        let row = within(
+            sqlx::query(select_product!("WHERE product_id = $1"))
+                .bind(product_id.to_string())
+                .fetch_one(ledger.connection()),
+        )
+        .await?;
         let mut product = read(&row)?;
         let entry = entry(&product.policy);
-        sqlx::query("UPDATE products SET policy = $1, updated_at = $2 WHERE product_id = $3")
-            .bind(text(policy)?)
-            .bind(entry.at.unix_ms())
-            .bind(product_id.to_string())
-            .execute(ledger.connection())
-            .await?;
+        within(
+            sqlx::query("UPDATE products SET policy = $1, updated_at = $2 WHERE product_id = $3")
+                .bind(text(policy)?)
+                .bind(entry.at.unix_ms())
+                .bind(product_id.to_string())
+                .execute(ledger.connection()),
+        )
+        .await?;
         ledger.append(&entry).await?;
         ledger.commit().await?;
         product.policy = policy.clone();

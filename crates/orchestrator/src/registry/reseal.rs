@@ -1,9 +1,10 @@
 //! Every sealed secret of the registry, sealed anew: all of them in one transaction, or none.
 
-use sqlx::{AnyConnection, Connection as _, Row as _};
+use sqlx::{AnyConnection, Row as _};
 
+use super::access::within;
 use super::meta::{CANARY, DEPLOYMENT_ID};
-use super::{Registry, RegistryError};
+use super::{Lock, Registry, RegistryError};
 use crate::keys::{KeyError, Purpose};
 
 /// A secret as the registry holds it.
@@ -47,7 +48,7 @@ impl Registry {
     /// The canary; none if no orchestrator has used this registry yet.
     pub(crate) async fn canary(&self) -> Result<Option<String>, RegistryError> {
         let query = sqlx::query("SELECT value FROM meta WHERE name = $1").bind(CANARY);
-        Ok(query.fetch_optional(&self.reads).await?.map(|row| row.try_get(0)).transpose()?)
+        Ok(within(query.fetch_optional(&self.reads)).await?.map(|row| row.try_get(0)).transpose()?)
     }
 
     /// Seals `canary` and the secrets of all engines as `anew` does. Returns how many engines there are, and whether
@@ -57,21 +58,22 @@ impl Registry {
         canary: &str,
         anew: impl Fn(Sealed<'_>) -> Result<String, KeyError>,
     ) -> Result<(u64, bool), ResealError> {
-        let mut connection = self.writes.acquire().await?;
-        let mut transaction = connection.begin().await?;
+        let mut transaction = self.begin().await?;
         let anew = |owner: &str, purpose, text: &str| {
             anew(Sealed { owner, purpose, text })
                 .map_err(|error| ResealError::Secret { owner: owner.to_owned(), error })
         };
-        sqlx::query("UPDATE meta SET value = $1 WHERE name = $2")
-            .bind(anew(DEPLOYMENT_ID, Purpose::Canary, canary)?)
-            .bind(CANARY)
-            .execute(&mut *transaction)
-            .await?;
+        within(
+            sqlx::query("UPDATE meta SET value = $1 WHERE name = $2")
+                .bind(anew(DEPLOYMENT_ID, Purpose::Canary, canary)?)
+                .bind(CANARY)
+                .execute(&mut *transaction),
+        )
+        .await?;
         let (mut engines, mut last) = (0, String::new());
         loop {
             let page = sqlx::query(NEXT_ENGINES).bind(last.clone()).bind(PAGE);
-            let page = page.fetch_all(&mut *transaction).await?;
+            let page = within(page.fetch_all(&mut *transaction)).await?;
             if page.is_empty() {
                 break;
             }
@@ -89,11 +91,23 @@ impl Registry {
                 last = engine_id;
             }
         }
-        transaction.commit().await?;
-        // Replaced rows leave copies in a file's slack, which the old key still opens. All is written anew; where
-        // the disk has no room for that, the new seals hold all the same.
-        let wiped = sqlx::raw_sql("VACUUM").execute(&mut *connection).await.is_ok();
+        within(transaction.commit()).await?;
+        let wiped = self.wipe().await.is_ok();
         Ok((engines, wiped))
+    }
+
+    /// Replaced rows leave copies in a file's slack, which the old key still opens. All is written anew; where the
+    /// disk has no room for that, the new seals hold all the same.
+    async fn wipe(&self) -> Result<(), sqlx::Error> {
+        let mut connection = self.writes.acquire().await?;
+        let statements: &[&str] = match &self.lock {
+            Lock::File { .. } => &["VACUUM"],
+            Lock::Session(_) => &["SET statement_timeout = 0", "VACUUM FULL engines", "VACUUM FULL meta"],
+        };
+        for statement in statements {
+            sqlx::raw_sql(*statement).execute(&mut *connection).await?;
+        }
+        Ok(())
     }
 }
 
@@ -107,15 +121,17 @@ struct Secrets {
 
 impl Secrets {
     async fn write(self, connection: &mut AnyConnection, engine_id: &str) -> Result<(), sqlx::Error> {
-        sqlx::query(
-            "UPDATE engines SET sealed_key = $1, sealed_secrets_key = $2, pending_key = $3 \
+        within(
+            sqlx::query(
+                "UPDATE engines SET sealed_key = $1, sealed_secrets_key = $2, pending_key = $3 \
              WHERE engine_id = $4",
+            )
+            .bind(self.key)
+            .bind(self.secrets_key)
+            .bind(self.pending)
+            .bind(engine_id.to_owned())
+            .execute(connection),
         )
-        .bind(self.key)
-        .bind(self.secrets_key)
-        .bind(self.pending)
-        .bind(engine_id.to_owned())
-        .execute(connection)
         .await?;
         Ok(())
     }

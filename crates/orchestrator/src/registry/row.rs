@@ -6,6 +6,7 @@ use contract::orchestrator::EngineStatus;
 use contract::{EngineId, EngineImage, KeyHash, Timestamp, UserId};
 use sqlx::Row as _;
 use sqlx::any::AnyRow;
+use sqlx::postgres::PgRow;
 
 use super::{RegistryError, Seat};
 use crate::backend::Instance;
@@ -65,7 +66,8 @@ impl EngineRow {
     }
 
     pub(super) fn read(row: &impl Source) -> Result<Self, RegistryError> {
-        let text = |at, name| Ok::<_, RegistryError>(Column { name, value: row.text(at)? });
+        let text =
+            |at, name| Ok::<_, RegistryError>(Column { name, value: row.text(at)?.map(str::to_owned) });
         let integer = |at, name| Ok::<_, RegistryError>(Column { name, value: row.integer(at)? });
         let status = |name: String| EngineStatus::from_name(&name);
         let moment = |ms| Some(Timestamp::from_unix_ms(ms));
@@ -94,17 +96,27 @@ impl EngineRow {
     }
 }
 
-/// A row that either driver read. By position: the hot read has eighteen columns, and names would be looked up
+/// A row that any of the drivers read. By position: the hot read has eighteen columns, and names would be looked up
 /// each time.
 pub(super) trait Source {
     /// The text in column `at`.
-    fn text(&self, at: usize) -> Result<Option<String>, RegistryError>;
+    fn text(&self, at: usize) -> Result<Option<&str>, RegistryError>;
     /// The integer in column `at`.
     fn integer(&self, at: usize) -> Result<Option<i64>, RegistryError>;
 }
 
 impl Source for AnyRow {
-    fn text(&self, at: usize) -> Result<Option<String>, RegistryError> {
+    fn text(&self, at: usize) -> Result<Option<&str>, RegistryError> {
+        Ok(self.try_get(at)?)
+    }
+
+    fn integer(&self, at: usize) -> Result<Option<i64>, RegistryError> {
+        Ok(self.try_get(at)?)
+    }
+}
+
+impl Source for PgRow {
+    fn text(&self, at: usize) -> Result<Option<&str>, RegistryError> {
         Ok(self.try_get(at)?)
     }
 
@@ -114,8 +126,8 @@ impl Source for AnyRow {
 }
 
 impl Source for rusqlite::Row<'_> {
-    fn text(&self, at: usize) -> Result<Option<String>, RegistryError> {
-        Ok(self.get(at)?)
+    fn text(&self, at: usize) -> Result<Option<&str>, RegistryError> {
+        Ok(self.get_ref(at)?.as_str_or_null().map_err(rusqlite::Error::from)?)
     }
 
     fn integer(&self, at: usize) -> Result<Option<i64>, RegistryError> {

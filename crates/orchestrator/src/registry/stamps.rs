@@ -9,6 +9,7 @@ use contract::orchestrator::Policy;
 use contract::{EngineId, ProductId, Timestamp};
 use sqlx::Row as _;
 
+use super::access::within;
 use super::row::{EngineRow, select_engines};
 use super::{Registry, RegistryError};
 
@@ -53,10 +54,10 @@ impl Registry {
     /// All engines that run or are to be restarted.
     pub(crate) async fn supervised(&self) -> Result<Vec<Supervised>, RegistryError> {
         // One transaction, so that the two lists are of the same moment.
-        let mut transaction = self.reads.begin().await?;
-        let rows = sqlx::query(SUPERVISED).fetch_all(&mut *transaction).await?;
-        let stamps = sqlx::query(STAMPS).fetch_all(&mut *transaction).await?;
-        transaction.commit().await?;
+        let mut transaction = within(self.reads.begin()).await?;
+        let rows = within(sqlx::query(SUPERVISED).fetch_all(&mut *transaction)).await?;
+        let stamps = within(sqlx::query(STAMPS).fetch_all(&mut *transaction)).await?;
+        within(transaction.commit()).await?;
         let mut known = HashMap::new();
         for stamp in &stamps {
             let moment =
@@ -85,29 +86,32 @@ impl Registry {
     }
 
     async fn stamp_batch(&self, stamps: &[(EngineId, Stamp)]) -> Result<(), RegistryError> {
-        let mut transaction = self.writes.begin().await?;
+        let mut transaction = self.begin().await?;
+        self.lock_several(&mut transaction).await?;
         for (engine_id, stamp) in stamps {
-            sqlx::query(
-                "UPDATE engines SET admitted_at = $1, last_health_at = $2, well_since = $3, \
+            within(
+                sqlx::query(
+                    "UPDATE engines SET admitted_at = $1, last_health_at = $2, well_since = $3, \
                  failed_checks = $4, restarts = $5 WHERE engine_id = $6 AND status = 'running'",
+                )
+                .bind(stamp.admitted_at.map(Timestamp::unix_ms))
+                .bind(stamp.last_health_at.map(Timestamp::unix_ms))
+                .bind(stamp.well_since.map(Timestamp::unix_ms))
+                .bind(i64::from(stamp.failed_checks))
+                .bind(stamp.restarts)
+                .bind(engine_id.to_string())
+                .execute(&mut *transaction),
             )
-            .bind(stamp.admitted_at.map(Timestamp::unix_ms))
-            .bind(stamp.last_health_at.map(Timestamp::unix_ms))
-            .bind(stamp.well_since.map(Timestamp::unix_ms))
-            .bind(i64::from(stamp.failed_checks))
-            .bind(stamp.restarts)
-            .bind(engine_id.to_string())
-            .execute(&mut *transaction)
             .await?;
         }
-        transaction.commit().await?;
+        within(transaction.commit()).await?;
         Ok(())
     }
 
     /// Every product's policy, with the last number of its ledger.
     pub(crate) async fn policies(&self) -> Result<Vec<(ProductId, i64, Policy)>, RegistryError> {
         let query = sqlx::query("SELECT product_id, policy, audit_seq FROM products");
-        let rows = query.fetch_all(&self.reads).await?;
+        let rows = within(query.fetch_all(&self.reads)).await?;
         let read = |row: &sqlx::any::AnyRow| {
             let (product_id, policy): (String, String) = (row.try_get(0)?, row.try_get(1)?);
             let unreadable = |column| RegistryError::Unreadable { column };

@@ -6,6 +6,7 @@ use serde_json::Value;
 use sqlx::Row as _;
 use sqlx::any::AnyRow;
 
+use super::access::within;
 use super::row::EngineRow;
 use super::{Registry, RegistryError};
 
@@ -16,16 +17,18 @@ impl Registry {
     /// The last move of the engine of `row`; none before its first.
     pub(crate) async fn last_transition(&self, row: &EngineRow) -> Result<Option<Transition>, RegistryError> {
         // By the user's rows, newest first: only those of their present engine count, and not all are moves.
-        let found = sqlx::query(
-            "SELECT at, event, detail FROM audit_log \
+        let found = within(
+            sqlx::query(
+                "SELECT at, event, detail FROM audit_log \
              WHERE product_id = $1 AND user_id = $2 AND engine_id = $3 AND event NOT IN ('rotate_key') \
              ORDER BY id DESC LIMIT $4",
+            )
+            .bind(row.seat.product_id.to_string())
+            .bind(row.seat.user_id.as_str().to_owned())
+            .bind(row.engine_id.to_string())
+            .bind(LOOK_BACK)
+            .fetch_all(&self.reads),
         )
-        .bind(row.seat.product_id.to_string())
-        .bind(row.seat.user_id.as_str().to_owned())
-        .bind(row.engine_id.to_string())
-        .bind(LOOK_BACK)
-        .fetch_all(&self.reads)
         .await?;
         let transitions = found.iter().map(read).collect::<Result<Vec<_>, _>>()?;
         // An attempt to restart that failed is no move.

@@ -3,14 +3,15 @@
 //! It reads a snapshot of its own, without the registry's lock: it may run beside an orchestrator. Rows are read
 //! one by one, so a ledger of any length takes the same memory.
 
-use std::path::{Path, PathBuf};
-
 use futures::TryStreamExt as _;
 use sqlx::any::{AnyConnectOptions, AnyRow};
 use sqlx::{AnyConnection, ConnectOptions as _, Connection as _, Row as _};
 
+use super::access::within;
 use super::chain::{Link, NO_HASH};
-use super::open::{OpenRegistryError, drivers, is_known, url};
+use super::open::{Database, OpenRegistryError, drivers, has_meta, is_known, url};
+use super::postgres;
+use crate::config::DatabaseUrl;
 
 /// One product's ledger, checked.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -77,55 +78,83 @@ pub enum Break {
 /// Why a ledger could not be checked.
 #[derive(Debug, thiserror::Error)]
 pub enum VerifyError {
-    /// There is no such file, or it may not be read.
-    #[error("the registry {} cannot be read", database.display())]
+    /// There is no such file, or it may not be read; or its server is out of reach.
+    #[error("the registry {database} cannot be read")]
     Unreadable {
         /// The registry.
-        database: PathBuf,
+        database: DatabaseUrl,
         /// Why.
         #[source]
-        source: std::io::Error,
+        source: Box<dyn std::error::Error + Send + Sync>,
     },
     /// It is no registry, or one of a later version.
-    #[error("{} is not a registry that this version of roundhouse can check", database.display())]
+    #[error("{database} is not a registry that this version of roundhouse can check")]
     Unknown {
         /// The registry.
-        database: PathBuf,
+        database: DatabaseUrl,
     },
     /// The database failed.
-    #[error("the registry {} failed", database.display())]
+    #[error("the registry {database} failed")]
     Database {
         /// The registry.
-        database: PathBuf,
+        database: DatabaseUrl,
         /// What it said.
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
     },
 }
 
-/// Checks the ledgers of all products in the SQLite file `database`, and tells `report` of each.
-pub async fn verify(database: &Path, report: impl FnMut(Checked)) -> Result<(), VerifyError> {
+/// Checks the ledgers of all products in `database`, and tells `report` of each.
+pub async fn verify(database: &DatabaseUrl, report: impl FnMut(Checked)) -> Result<(), VerifyError> {
+    let unreadable = |source| VerifyError::Unreadable { database: database.clone(), source };
     // SQLite does not say why it cannot open a file.
-    if let Err(source) = std::fs::File::open(database) {
-        return Err(VerifyError::Unreadable { database: database.to_owned(), source });
+    if let DatabaseUrl::Sqlite(path) = database {
+        std::fs::File::open(path).map_err(|error| unreadable(error.into()))?;
     }
     match check(database, report).await {
         Ok(true) => Ok(()),
         Ok(false) | Err(OpenRegistryError::Corrupt(_)) => {
-            Err(VerifyError::Unknown { database: database.to_owned() })
+            Err(VerifyError::Unknown { database: database.clone() })
         }
-        Err(error) => Err(VerifyError::Database { database: database.to_owned(), source: Box::new(error) }),
+        Err(OpenRegistryError::Unreachable(error)) => Err(unreadable(error.into())),
+        Err(error) => Err(VerifyError::Database { database: database.clone(), source: Box::new(error) }),
     }
 }
 
-/// Whether it could be checked.
-async fn check(database: &Path, mut report: impl FnMut(Checked)) -> Result<bool, OpenRegistryError> {
+/// A connection that can only read.
+async fn connect(database: &DatabaseUrl) -> Result<(AnyConnection, Database), OpenRegistryError> {
     drivers();
-    let database = std::path::absolute(database).map_err(OpenRegistryError::Folder)?;
-    let options: AnyConnectOptions = url(&database, "ro").parse()?;
-    let mut connection = options.connect().await?;
-    sqlx::raw_sql("PRAGMA query_only = ON; PRAGMA busy_timeout = 5000").execute(&mut connection).await?;
-    if !is_known(&mut connection).await? {
+    match database {
+        DatabaseUrl::Sqlite(path) => {
+            let path = std::path::absolute(path).map_err(OpenRegistryError::Folder)?;
+            let options: AnyConnectOptions = url(&path, "ro").parse()?;
+            let mut connection = options.connect().await?;
+            let settings = "PRAGMA query_only = ON; PRAGMA busy_timeout = 5000";
+            sqlx::raw_sql(settings).execute(&mut connection).await?;
+            Ok((connection, Database::Sqlite))
+        }
+        DatabaseUrl::Postgres(url) => {
+            let options: AnyConnectOptions = url.expose().parse()?;
+            let mut connection = within(options.connect()).await?;
+            postgres::read_only(&mut connection).await?;
+            Ok((connection, Database::Postgres))
+        }
+    }
+}
+
+/// Whether there is a registry at `database`, of whatever version.
+pub(crate) async fn is_there(database: &DatabaseUrl) -> Result<bool, OpenRegistryError> {
+    if let DatabaseUrl::Sqlite(path) = database {
+        return Ok(path.exists());
+    }
+    let (mut connection, database) = connect(database).await?;
+    Ok(has_meta(&mut connection, database).await?)
+}
+
+/// Whether it could be checked.
+async fn check(database: &DatabaseUrl, mut report: impl FnMut(Checked)) -> Result<bool, OpenRegistryError> {
+    let (mut connection, database) = connect(database).await?;
+    if !is_known(&mut connection, database).await? {
         return Ok(false);
     }
     // One snapshot: what is written meanwhile is not seen.

@@ -1,12 +1,11 @@
 //! Sealed anew: all, or nothing.
 
-use std::path::Path;
-
 use contract::{EngineId, EngineKey, ProductId, Timestamp};
 use service::clock::SystemClock;
 use sqlx::{AnyPool, Row as _};
 
 use super::*;
+use crate::testing::{TestDatabase, on_postgres};
 
 const OLD: &str = "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA";
 const NEW: &str = "BBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBA";
@@ -19,6 +18,7 @@ fn vault(key: &str) -> Vault {
 /// A registry that was sealed under `OLD`, with engines; each third one amid a rotation.
 struct Fixture {
     folder: tempfile::TempDir,
+    database: TestDatabase,
     /// Each engine with its secrets in the clear: key, secrets key, pending key.
     engines: Vec<(EngineId, [String; 3])>,
 }
@@ -27,13 +27,14 @@ impl Fixture {
     async fn new(engines: usize) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let now = Timestamp::from_unix_ms(0);
-        let registry = Registry::open(&folder.path().join("registry.db"), now).await.unwrap();
+        let database = TestDatabase::new(folder.path()).await;
+        let registry = Registry::open(database.url(), now).await.unwrap();
         let old = vault(OLD);
         let canary = old.seal(DEPLOYMENT_ID, Purpose::Canary, CANARY_SONG).unwrap();
         registry.fact(crate::registry::CANARY, &canary).await.unwrap();
         registry.close().await;
         drop(registry);
-        let mut fixture = Self { folder, engines: Vec::new() };
+        let mut fixture = Self { folder, database, engines: Vec::new() };
         let pool = fixture.pool().await;
         let product_id = ProductId::new().to_string();
         sqlx::query("INSERT INTO products VALUES ($1, 'demo', 'Demo', '{}', 'x', 0, 0, '', NULL, 0, 0)")
@@ -68,16 +69,12 @@ impl Fixture {
         fixture
     }
 
-    fn database(&self) -> std::path::PathBuf {
-        self.folder.path().join("registry.db")
-    }
-
     async fn pool(&self) -> AnyPool {
-        AnyPool::connect(&format!("sqlite://{}", self.database().display())).await.unwrap()
+        self.database.pool().await
     }
 
     async fn rekey(&self, old: &str, new: &str) -> Result<Rekeyed, RekeyError> {
-        rekey(&self.database(), old, new).await
+        rekey(self.database.url(), old, new).await
     }
 
     /// Asserts that every secret opens under `key`, and is what it was.
@@ -111,7 +108,7 @@ impl Fixture {
         let pool = self.pool().await;
         let rows = sqlx::query(
             "SELECT sealed_key || sealed_secrets_key || COALESCE(pending_key, '') FROM engines \
-             UNION ALL SELECT value FROM meta ORDER BY 1",
+             UNION ALL SELECT value FROM meta WHERE name <> 'epoch' ORDER BY 1",
         )
         .fetch_all(&pool)
         .await
@@ -121,9 +118,9 @@ impl Fixture {
     }
 }
 
-async fn rekey(database: &Path, old: &str, new: &str) -> Result<Rekeyed, RekeyError> {
+async fn rekey(database: &DatabaseUrl, old: &str, new: &str) -> Result<Rekeyed, RekeyError> {
     let rekey = Rekey {
-        database: DatabaseUrl::Sqlite(database.to_owned()),
+        database: database.clone(),
         new: MasterKey::parse(new).unwrap(),
         old: MasterKey::parse(old).unwrap(),
     };
@@ -139,10 +136,12 @@ async fn every_secret_is_sealed_anew_and_stays_what_it_was() {
     assert_eq!(fixture.rekey(OLD, NEW).await.unwrap(), Rekeyed::Now { engines: 1_007, wiped: true });
     fixture.assert_sealed_under(NEW).await;
     // Nothing that the old key opens is left in the file.
-    let bytes = std::fs::read(fixture.database()).unwrap();
-    let text = String::from_utf8_lossy(&bytes);
-    let left = old.iter().filter(|sealed| sealed.len() > 40 && text.contains(&sealed[..40])).count();
-    assert_eq!(left, 0);
+    if !on_postgres() {
+        let bytes = std::fs::read(fixture.folder.path().join("registry.db")).unwrap();
+        let text = String::from_utf8_lossy(&bytes);
+        let left = old.iter().filter(|sealed| sealed.len() > 40 && text.contains(&sealed[..40])).count();
+        assert_eq!(left, 0);
+    }
     // Again: it is done already, whatever the old key is said to be.
     let done = fixture.sealed().await;
     for old in [OLD, NEW, OTHER] {
@@ -181,7 +180,7 @@ async fn what_fails_in_the_middle_changes_nothing() {
 #[tokio::test]
 async fn an_orchestrator_that_holds_the_registry_is_named() {
     let fixture = Fixture::new(1).await;
-    let held = Registry::open(&fixture.database(), Timestamp::from_unix_ms(0)).await.unwrap();
+    let held = Registry::open(fixture.database.url(), Timestamp::from_unix_ms(0)).await.unwrap();
     let refused = fixture.rekey(OLD, NEW).await.unwrap_err();
     assert!(matches!(refused, RekeyError::InUse { .. }), "{refused}");
     assert!(refused.to_string().contains(&format!("process {}", std::process::id())), "{refused}");
@@ -194,9 +193,15 @@ async fn an_orchestrator_that_holds_the_registry_is_named() {
 #[tokio::test]
 async fn where_there_is_no_registry_none_is_made() {
     let folder = tempfile::tempdir().unwrap();
-    let database = folder.path().join("nowhere.db");
+    let database = DatabaseUrl::Sqlite(folder.path().join("nowhere.db"));
     assert!(matches!(rekey(&database, OLD, NEW).await.unwrap_err(), RekeyError::Missing { .. }));
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+    if let Some(empty) = TestDatabase::on_server().await {
+        assert!(matches!(rekey(empty.url(), OLD, NEW).await.unwrap_err(), RekeyError::Missing { .. }));
+        let tables = "SELECT COUNT(*) FROM pg_tables WHERE schemaname = 'public'";
+        let tables = sqlx::query(tables).fetch_one(&empty.pool().await).await.unwrap();
+        assert_eq!(tables.get::<i64, _>(0), 0);
+    }
     let registry = Registry::open(&database, Timestamp::from_unix_ms(0)).await.unwrap();
     registry.close().await;
     drop(registry);

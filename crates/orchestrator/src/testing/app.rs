@@ -18,13 +18,13 @@ use sqlx::Row as _;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tower::ServiceExt as _;
 
-use super::{FaultBackend, Seen};
+use super::{FaultBackend, Seen, TestDatabase, on_postgres};
 use crate::backend::Launch;
 use crate::config::{BackendKind, Config, DEFAULT_NETWORK, DatabaseUrl, PortRange, Rules, VERSION};
 use crate::fleet::Parts;
 use crate::keys::{MasterKey, Vault};
 use crate::orchestrator::Orchestrator;
-use crate::registry::Registry;
+use crate::registry::{OpenRegistryError, Registry};
 
 pub(crate) const ADMIN_KEY: &str = "open sesame";
 
@@ -35,6 +35,7 @@ pub(crate) struct TestApp {
     /// What its routes answered.
     pub(crate) seen: Seen,
     router: Router,
+    database: Arc<TestDatabase>,
     folder: Arc<tempfile::TempDir>,
     config: Config,
     shutdown: CancellationToken,
@@ -72,22 +73,32 @@ impl TestApp {
         Self::in_folder(tempfile::tempdir().unwrap(), |config| config.ports = range).await
     }
 
+    /// One whose registry is `database`, reached as `url` says. It is not ready before [`TestApp::begin`].
+    pub(crate) async fn on(database: TestDatabase, url: DatabaseUrl) -> Self {
+        let clock = Arc::new(ManualClock::at(Timestamp::from_unix_ms(1_795_174_231_042)));
+        let backend = FaultBackend::new(Arc::clone(&clock) as Arc<dyn Clock>);
+        let folder = tempfile::tempdir().unwrap();
+        let config = config(&folder, url);
+        Self::not_ready(clock, backend, Arc::new(folder), Arc::new(database), config).await
+    }
+
     async fn in_folder(folder: tempfile::TempDir, change: impl FnOnce(&mut Config)) -> Self {
         let clock = Arc::new(ManualClock::at(Timestamp::from_unix_ms(1_795_174_231_042)));
         let backend = FaultBackend::new(Arc::clone(&clock) as Arc<dyn Clock>);
-        let mut config = config(&folder);
+        let database = TestDatabase::new(folder.path()).await;
+        let mut config = config(&folder, database.url().clone());
         change(&mut config);
-        Self::not_ready(clock, backend, Arc::new(folder), config).await
+        Self::not_ready(clock, backend, Arc::new(folder), Arc::new(database), config).await
     }
 
     async fn not_ready(
         clock: Arc<ManualClock>,
         backend: Arc<FaultBackend>,
         folder: Arc<tempfile::TempDir>,
+        database: Arc<TestDatabase>,
         config: Config,
     ) -> Self {
-        let DatabaseUrl::Sqlite(database) = config.database.clone();
-        let registry = Registry::open(&database, clock.now()).await.unwrap();
+        let registry = Self::opened(&config.database, clock.now()).await;
         let vault = Vault::new(&config.master_key).unwrap();
         let parts = Parts {
             registry,
@@ -101,7 +112,29 @@ impl TestApp {
         let router = seen.watch(Router::new().fallback_service(orchestrator.routes()));
         let shutdown = CancellationToken::new();
         let at_the_end = shutdown.clone().drop_guard();
-        Self { orchestrator, backend, clock, seen, router, config, folder, shutdown, _at_the_end: at_the_end }
+        Self {
+            orchestrator,
+            backend,
+            clock,
+            seen,
+            router,
+            config,
+            database,
+            folder,
+            shutdown,
+            _at_the_end: at_the_end,
+        }
+    }
+
+    /// Opens the registry. A server may take a moment to see that the one before has ended.
+    async fn opened(database: &DatabaseUrl, now: Timestamp) -> Registry {
+        for _ in 0..30 {
+            match Registry::open(database, now).await {
+                Err(OpenRegistryError::Held(_)) => {}
+                opened => return opened.unwrap(),
+            }
+        }
+        panic!("the registry stays held")
     }
 
     /// Lets the orchestrator do all that it does beside answering.
@@ -120,7 +153,7 @@ impl TestApp {
     /// [`TestApp::begin`].
     pub(crate) async fn killed(self) -> Self {
         self.shutdown.cancel();
-        let Self { orchestrator, backend, clock, router, config, folder, .. } = self;
+        let Self { orchestrator, backend, clock, router, config, folder, database, .. } = self;
         drop(router);
         // What a kill does at once, the end of every task and file handle, takes some turns here.
         let fleet = Arc::downgrade(orchestrator.fleet());
@@ -130,7 +163,7 @@ impl TestApp {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
         backend.reconnect();
-        Self::not_ready(clock, backend, folder, config).await
+        Self::not_ready(clock, backend, folder, database, config).await
     }
 
     /// [`TestApp::killed`], and the one that follows brings another image for its engines.
@@ -203,7 +236,11 @@ impl TestApp {
                 }
             }
         };
-        tokio::time::timeout(Duration::from_secs(30), held).await.expect("the condition never held");
+        let (before, held) = (self.elapsed(), tokio::time::timeout(Duration::from_mins(2), held).await);
+        let quiet = self.orchestrator.fleet().is_quiet();
+        held.unwrap_or_else(|_| {
+            panic!("the condition never held in {:?}; quiet: {quiet}", self.since(before))
+        });
     }
 
     /// Waits until `condition` holds.
@@ -213,7 +250,7 @@ impl TestApp {
                 tokio::time::sleep(Duration::from_millis(1)).await;
             }
         };
-        tokio::time::timeout(Duration::from_secs(10), held).await.expect("the condition never held");
+        tokio::time::timeout(Duration::from_mins(1), held).await.expect("the condition never held");
     }
 
     /// Time that has passed on the test's clock.
@@ -253,7 +290,7 @@ impl TestApp {
                 tokio::time::sleep(Duration::from_millis(1)).await;
             }
         };
-        tokio::time::timeout(Duration::from_secs(10), settled).await.expect("an engine stays claimed");
+        tokio::time::timeout(Duration::from_mins(1), settled).await.expect("an engine stays claimed");
     }
 
     /// Registers a product.
@@ -304,8 +341,9 @@ impl TestApp {
     /// Asserts that the ledger's chain is whole, and gives how many rows it has.
     pub(crate) async fn assert_chained(&self) -> i64 {
         let mut rows = 0;
-        let database = self.folder.path().join("registry.db");
-        crate::verify(&database, |checked| rows += checked.rows.expect("a whole chain")).await.unwrap();
+        crate::verify(self.database.url(), |checked| rows += checked.rows.expect("a whole chain"))
+            .await
+            .unwrap();
         rows
     }
 
@@ -319,8 +357,7 @@ impl TestApp {
 
     /// Rows of a query on the registry, read beside it.
     pub(crate) async fn rows(&self, query: &'static str) -> Vec<Vec<String>> {
-        let url = format!("sqlite://{}", self.folder.path().join("registry.db").display());
-        let pool = sqlx::AnyPool::connect(&url).await.unwrap();
+        let pool = self.database.pool().await;
         let rows = sqlx::query(query).fetch_all(&pool).await.unwrap();
         pool.close().await;
         rows.iter().map(|row| (0..row.len()).map(|at| row.get::<String, _>(at)).collect()).collect()
@@ -328,14 +365,19 @@ impl TestApp {
 
     /// Changes the registry behind the orchestrator's back.
     pub(crate) async fn execute(&self, statement: impl Into<String>) {
-        let url = format!("sqlite://{}", self.folder.path().join("registry.db").display());
-        let pool = sqlx::AnyPool::connect(&url).await.unwrap();
+        let pool = self.database.pool().await;
         sqlx::query(sqlx::AssertSqlSafe(statement.into())).execute(&pool).await.unwrap();
         pool.close().await;
     }
 
-    /// All bytes of the registry's files, as text.
-    pub(crate) fn dump(&self) -> String {
+    /// All that the registry holds, as text.
+    pub(crate) async fn dump(&self) -> String {
+        if on_postgres() {
+            let tables = "SELECT CAST(products AS TEXT) FROM products UNION ALL SELECT CAST(meta AS TEXT) FROM meta \
+                          UNION ALL SELECT CAST(engines AS TEXT) FROM engines \
+                          UNION ALL SELECT CAST(audit_log AS TEXT) FROM audit_log";
+            return self.rows(tables).await.concat().concat();
+        }
         let files = ["registry.db", "registry.db-wal"].map(|name| self.folder.path().join(name));
         files.iter().map(|file| String::from_utf8_lossy(&std::fs::read(file).unwrap()).into_owned()).collect()
     }
@@ -433,9 +475,9 @@ pub(crate) fn short((status, answer): (u16, Value)) -> String {
     format!("{status} {}", what.unwrap_or_default())
 }
 
-fn config(folder: &tempfile::TempDir) -> Config {
+fn config(folder: &tempfile::TempDir, database: DatabaseUrl) -> Config {
     Config {
-        database: DatabaseUrl::Sqlite(folder.path().join("registry.db")),
+        database,
         master_key: MasterKey::parse(&"A".repeat(43)).unwrap(),
         admin_key: AdminKey::from_text(ADMIN_KEY.to_owned()),
         engine_image: format!("svc-engine:{VERSION}").parse().unwrap(),

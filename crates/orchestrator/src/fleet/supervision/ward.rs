@@ -78,7 +78,7 @@ pub(super) struct Running {
     /// When its idleness is judged next.
     judge_at: Moment,
     threshold: Moment,
-    failed_checks: u32,
+    pub(super) failed_checks: u32,
     restarts: i64,
     last_health_at: Option<Timestamp>,
     /// Since when all checks were good.

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
+use std::time::Duration;
 
 use serde_json::json;
 use tokio::sync::oneshot;
@@ -32,8 +33,16 @@ async fn waits_for(fleet: &Arc<Fleet>, flight: Arc<Flight>, trigger: Trigger) ->
     let mut caller = Box::pin(fleet.pursue(&job));
     let calls = Arc::new(Calls::default());
     let waker = Waker::from(Arc::clone(&calls));
-    let first = caller.as_mut().poll(&mut Context::from_waker(&waker));
-    assert!(matches!(first, Poll::Pending), "{first:?}");
+    // A registry on a server is asked first.
+    let rests = async {
+        while fleet.flights.awaited() == 0 {
+            let polled = caller.as_mut().poll(&mut Context::from_waker(&waker));
+            assert!(matches!(polled, Poll::Pending), "{polled:?}");
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_mins(1), rests).await.expect("the caller never rests");
+    calls.0.store(0, Ordering::SeqCst);
     // One who spins is interrupted by the runtime at some point, and woken again at its next turn.
     tokio::task::yield_now().await;
     assert_eq!(calls.0.load(Ordering::SeqCst), 0, "the caller spins");

@@ -33,7 +33,7 @@ fn member(name: &str, value: impl Into<Value>) -> (String, String) {
 fn registration() -> BoxedStrategy<Members> {
     let name = prop::collection::vec(any::<char>(), 1..200)
         .prop_map(String::from_iter)
-        .prop_filter("not blank", |name: &String| !name.trim().is_empty());
+        .prop_filter("not blank", |name: &String| !name.trim().is_empty() && !name.contains('\0'));
     ("[a-z0-9][a-z0-9-]{8,40}[a-z0-9]", name, policy())
         .prop_map(|(slug, name, policy)| vec![member("slug", slug), member("display_name", name), policy])
         .boxed()

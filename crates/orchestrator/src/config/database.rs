@@ -1,0 +1,147 @@
+//! Where the registry lives.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr as _;
+use std::sync::Arc;
+
+use secrecy::{ExposeSecret as _, SecretString};
+use service::env::Reader;
+use sqlx::postgres::PgConnectOptions;
+
+/// Where the registry lives. Shown, it names the place and no secret.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DatabaseUrl {
+    /// A SQLite file; created if it is missing.
+    Sqlite(PathBuf),
+    /// A database of a PostgreSQL server.
+    Postgres(PostgresUrl),
+}
+
+impl DatabaseUrl {
+    /// Reads `sqlite:<path>` or `postgres://…`. A SQLite database in memory is refused: the registry is what must
+    /// last.
+    pub fn parse(text: &str) -> Option<Self> {
+        if let Some(url) = PostgresUrl::parse(text) {
+            return Some(Self::Postgres(url));
+        }
+        let path = text.strip_prefix("sqlite:")?;
+        let path = path.strip_prefix("//").unwrap_or(path);
+        let plain = !path.is_empty() && !path.starts_with(':') && !path.contains(['?', '\0']);
+        plain.then(|| Self::Sqlite(PathBuf::from(path)))
+    }
+
+    /// Reads `ORCH_DATABASE_URL`.
+    pub fn read(reader: &mut Reader<'_>) -> Option<Self> {
+        reader.required_secret(
+            "ORCH_DATABASE_URL",
+            "sqlite:<path of a file>, such as sqlite:/var/lib/roundhouse/registry.db, or \
+             postgres://<user>:<password>@<host>/<database>",
+            Self::parse,
+        )
+    }
+}
+
+impl fmt::Display for DatabaseUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Sqlite(path) => path.display().fmt(f),
+            Self::Postgres(url) => url.fmt(f),
+        }
+    }
+}
+
+/// The address of a PostgreSQL database. Its password is shown nowhere.
+#[derive(Clone)]
+pub struct PostgresUrl {
+    text: Arc<SecretString>,
+    shown: String,
+}
+
+impl PostgresUrl {
+    fn parse(text: &str) -> Option<Self> {
+        if !text.starts_with("postgres://") && !text.starts_with("postgresql://") {
+            return None;
+        }
+        let options = PgConnectOptions::from_str(text).ok()?;
+        let place = match options.get_socket() {
+            Some(folder) => folder.display().to_string(),
+            None => format!("{}:{}", options.get_host(), options.get_port()),
+        };
+        let user = options.get_username();
+        // A server gives a user the database of their name unless they ask for another.
+        let database = options.get_database().unwrap_or(user);
+        let shown = format!("postgres://{user}@{place}/{database}");
+        Some(Self { text: Arc::new(SecretString::from(text)), shown })
+    }
+
+    /// All of it, with the password.
+    pub(crate) fn expose(&self) -> &str {
+        self.text.expose_secret()
+    }
+}
+
+impl fmt::Display for PostgresUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.shown)
+    }
+}
+
+impl fmt::Debug for PostgresUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("PostgresUrl").field(&self.shown).finish()
+    }
+}
+
+impl PartialEq for PostgresUrl {
+    fn eq(&self, other: &Self) -> bool {
+        self.expose() == other.expose()
+    }
+}
+
+impl Eq for PostgresUrl {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_registry_is_a_file_or_a_database_of_a_server() {
+        for (text, path) in [
+            ("sqlite:/a/b.db", "/a/b.db"),
+            ("sqlite:///a/b.db", "/a/b.db"),
+            ("sqlite:b.db", "b.db"),
+            ("sqlite://b.db", "b.db"),
+        ] {
+            assert_eq!(DatabaseUrl::parse(text), Some(DatabaseUrl::Sqlite(path.into())), "{text}");
+        }
+        for (text, shown) in [
+            ("postgres://ann@h:1/d", "postgres://ann@h:1/d"),
+            ("postgresql://ann@h:1/d", "postgres://ann@h:1/d"),
+            ("postgres://ann@%2Frun%2Fpg/d", "postgres://ann@/run/pg/d"),
+            ("postgres://ann@h:1/d?sslmode=require", "postgres://ann@h:1/d"),
+        ] {
+            assert_eq!(DatabaseUrl::parse(text).unwrap().to_string(), shown, "{text}");
+        }
+        for text in [
+            "",
+            "sqlite:",
+            "sqlite::memory:",
+            "sqlite:a?mode=ro",
+            "/a/b.db",
+            "postgres:",
+            "postgres://h:x/d",
+            "postgres://h/d?sslmode=maybe",
+            "mysql://h/d",
+        ] {
+            assert_eq!(DatabaseUrl::parse(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn no_password_is_shown() {
+        let url = DatabaseUrl::parse("postgres://ann:hunter2@h:1/d?sslmode=require").unwrap();
+        let shown = format!("{url} {url:?}");
+        assert!(shown.contains("ann@h:1/d") && !shown.contains("hunter2"), "{shown}");
+    }
+}

@@ -1,0 +1,299 @@
+//! What only PostgreSQL has: a lock that can be lost, an epoch, and products that are changed side by side.
+
+mod plans;
+
+use std::time::Duration;
+
+use pretty_assertions::assert_eq;
+
+use super::*;
+use crate::testing::database::command;
+use crate::testing::proxy::Proxy;
+
+const LONG: Duration = Duration::from_mins(1);
+
+const HOLDER: &str = "SELECT CAST(pid AS TEXT) FROM pg_locks WHERE locktype = 'advisory' AND objid = 1 AND granted \
+                      AND database = (SELECT oid FROM pg_database WHERE datname = current_database())";
+
+impl Fixture {
+    /// The session that holds the registry, if any does.
+    async fn holder(&self) -> Option<String> {
+        let row = sqlx::query(HOLDER).fetch_optional(&self.pool().await).await.unwrap();
+        row.map(|row| row.get(0))
+    }
+
+    async fn run(&self, statement: &'static str) {
+        sqlx::query(statement).execute(&self.pool().await).await.unwrap();
+    }
+
+    async fn ledger_rows(&self) -> i64 {
+        let count = sqlx::query("SELECT COUNT(*) FROM audit_log");
+        count.fetch_one(&self.pool().await).await.unwrap().get(0)
+    }
+}
+
+async fn until<T>(mut asked: impl AsyncFnMut() -> Option<T>) -> T {
+    let found = async {
+        loop {
+            if let Some(found) = asked().await {
+                return found;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(LONG, found).await.expect("it never came")
+}
+
+#[tokio::test]
+async fn a_lost_lock_is_taken_again_where_nobody_else_has() {
+    let Some(fixture) = Fixture::on_server().await else { return };
+    let held = fixture.holder().await.expect("nobody holds it");
+    let end = format!("SELECT pg_terminate_backend({held})");
+    sqlx::query(sqlx::AssertSqlSafe(end)).fetch_one(&fixture.pool().await).await.unwrap();
+    let again = until(async || fixture.holder().await.filter(|holder| *holder != held)).await;
+    assert_ne!(again, held);
+    fixture.settled("ann", EngineStatus::Running).await;
+    // It is as good as the first one.
+    assert!(matches!(refusal(fixture.database.url()).await, OpenRegistryError::Held(_)));
+    let deposed = tokio::time::timeout(Duration::ZERO, fixture.registry.deposed()).await;
+    assert!(deposed.is_err());
+}
+
+#[tokio::test]
+async fn who_was_deposed_writes_nothing_any_more() {
+    let Some(fixture) = Fixture::on_server().await else { return };
+    let running = fixture.settled("ann", EngineStatus::Running).await;
+    let claimed = fixture.registry.claim(&running, &claim(Change::Stop), None).await.unwrap().unwrap();
+    let rows = fixture.ledger_rows().await;
+    fixture.run("UPDATE meta SET value = '99' WHERE name = 'epoch'").await;
+    let registry = &fixture.registry;
+    let entry = entry(running.engine_id, Event::Stop);
+    let next = Next::AtRest(EngineStatus::Stopped);
+    let other = product("other");
+    let stamps = [(running.engine_id, Stamp { failed_checks: 7, ..Stamp::default() })];
+    let new = fixture.new_engine("bob");
+    let refused = [
+        registry.settle(&claimed, next, Some(&entry)).await.map(|_| ()),
+        registry.claim(&claimed, &claim(Change::Destroy), None).await.map(|_| ()),
+        registry.claim_seat(&new, &claim(Change::Provision), None, &fixture.ports).await.map(|_| ()),
+        registry.register(&other, &Entry { engine: None, ..entry.clone() }).await.map(|_| ()),
+        registry.replace_policy(fixture.product_id, &Policy::default(), |_| entry.clone()).await.map(|_| ()),
+        registry.stamp(&stamps).await,
+        registry.fact("colour", "red").await.map(|_| ()),
+    ];
+    for (number, refused) in refused.into_iter().enumerate() {
+        assert!(matches!(refused, Err(RegistryError::Deposed)), "{number}: {refused:?}");
+    }
+    assert_eq!(fixture.ledger_rows().await, rows);
+    let read = registry.engine(&running.seat).await.unwrap().unwrap();
+    assert_eq!((read.generation, read.claim), (claimed.generation, Some(Change::Stop)));
+    assert!(registry.product_by_slug(&other.slug).await.unwrap().is_none());
+    let stamped = registry.supervised().await.unwrap();
+    assert!(stamped.iter().all(|supervised| supervised.stamp.failed_checks == 0));
+    // It is told.
+    tokio::time::timeout(LONG, registry.deposed()).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_writer_that_has_looked_is_waited_for_by_who_takes_over() {
+    let Some(fixture) = Fixture::on_server().await else { return };
+    let ledger = fixture.registry.ledger(fixture.product_id, 0).await.unwrap();
+    let pool = fixture.pool().await;
+    let mut connection = pool.acquire().await.unwrap();
+    let raise = "UPDATE meta SET value = '99' WHERE name = 'epoch'";
+    sqlx::raw_sql("SET lock_timeout = '200ms'").execute(&mut *connection).await.unwrap();
+    let waits = sqlx::query(raise).execute(&mut *connection).await.unwrap_err();
+    assert!(waits.to_string().contains("lock timeout"), "{waits}");
+    ledger.commit().await.unwrap();
+    sqlx::query(raise).execute(&mut *connection).await.unwrap();
+    let late = fixture.registry.ledger(fixture.product_id, 0).await.err().unwrap();
+    assert!(matches!(late, RegistryError::Deposed), "{late:?}");
+}
+
+#[tokio::test]
+async fn one_that_is_cut_off_loses_the_registry_to_the_next() {
+    let Some(database) = TestDatabase::on_server().await else { return };
+    let proxy = Proxy::to(database.address()).await;
+    let first = Registry::open(&database.by_port(proxy.port()), NOW).await.unwrap();
+    proxy.refuse(true);
+    let second = until(async || Registry::open(database.url(), NOW).await.ok()).await;
+    proxy.refuse(false);
+    tokio::time::timeout(LONG, first.deposed()).await.expect("the first one never noticed");
+    let late = first.fact("colour", "red").await.unwrap_err();
+    assert!(matches!(late, RegistryError::Deposed), "{late:?}");
+    assert_eq!(second.fact("colour", "blue").await.unwrap(), "blue");
+}
+
+#[tokio::test]
+async fn of_two_that_open_a_new_database_at_once_one_makes_it() {
+    let Some(database) = TestDatabase::on_server().await else { return };
+    let both = tokio::join!(Registry::open(database.url(), NOW), Registry::open(database.url(), NOW));
+    let (one, other) = match both {
+        (Ok(registry), Err(error)) | (Err(error), Ok(registry)) => (registry, error),
+        (Ok(_), Ok(_)) => panic!("both hold it"),
+        (Err(one), Err(other)) => panic!("{one} and {other}"),
+    };
+    let OpenRegistryError::Held(holder) = other else { panic!("{other:?}") };
+    assert!(holder.to_string().contains(&format!("process {}", std::process::id())), "{holder}");
+    assert_eq!(one.fact("colour", "red").await.unwrap(), "red");
+}
+
+#[tokio::test]
+async fn a_database_with_other_tables_is_refused() {
+    let Some(database) = TestDatabase::on_server().await else { return };
+    let pool = database.pool().await;
+    sqlx::raw_sql("CREATE TABLE notes (text TEXT)").execute(&pool).await.unwrap();
+    let refused = refusal(database.url()).await;
+    assert!(matches!(&refused, OpenRegistryError::Foreign { table } if table == "notes"), "{refused:?}");
+}
+
+#[tokio::test]
+async fn a_server_that_is_not_there_is_told_from_a_broken_one() {
+    let nowhere = DatabaseUrl::parse("postgres://ann:hunter2@127.0.0.1:1/d").unwrap();
+    let refused = refusal(&nowhere).await;
+    assert!(matches!(refused, OpenRegistryError::Unreachable(_)), "{refused:?}");
+    let refused = verify(&nowhere, |_| panic!("there is nothing to check")).await.unwrap_err();
+    let told = refused.to_string();
+    assert!(told.contains("127.0.0.1:1/d") && !told.contains("hunter2"), "{told}");
+}
+
+#[tokio::test]
+async fn a_product_that_is_being_changed_holds_up_no_other() {
+    let Some(fixture) = Fixture::on_server().await else { return };
+    let ann = fixture.settled("ann", EngineStatus::Running).await;
+    let other = product("other");
+    let registered = Entry { engine: None, ..entry(EngineId::new(), Event::Register) };
+    assert!(fixture.registry.register(&other, &registered).await.unwrap());
+    let busy = fixture.registry.ledger(other.product_id, 0).await.unwrap();
+    // Well before the busy one would be given up.
+    let stop = claim(Change::Stop);
+    let stopped = fixture.registry.claim(&ann, &stop, None);
+    let row =
+        tokio::time::timeout(Duration::from_secs(7), stopped).await.expect("it waits").unwrap().unwrap();
+    fixture.registry.settle(&row, Next::AtRest(EngineStatus::Stopped), None).await.unwrap();
+    busy.commit().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn products_that_lease_ports_at_once_never_share_one() {
+    let Some(fixture) = Fixture::on_server().await else { return };
+    let fixture = Arc::new(fixture);
+    let mut products = vec![fixture.product_id];
+    for slug in ["b", "c", "d"] {
+        let other = product(slug);
+        let registered = Entry { engine: None, ..entry(EngineId::new(), Event::Register) };
+        assert!(fixture.registry.register(&other, &registered).await.unwrap());
+        products.push(other.product_id);
+    }
+    // More than there are ports, so that those at rest lose theirs while they are being started.
+    let claims = (0..40).map(|number| {
+        let (fixture, product_id) = (Arc::clone(&fixture), products[number % 4]);
+        tokio::spawn(async move {
+            let mut engine = fixture.new_engine(&format!("u{number}"));
+            engine.seat.product_id = product_id;
+            let claimed =
+                fixture.registry.claim_seat(&engine, &claim(Change::Provision), None, &fixture.ports).await;
+            let Ok(row) = claimed.unwrap() else { return };
+            let rests = fixture.registry.settle(&row, Next::AtRest(EngineStatus::Sleeping), None).await;
+            let rests = rests.unwrap().unwrap();
+            // Its port may have been given away meanwhile: then it was changed, and only looks so.
+            let _ = fixture.registry.claim(&rests, &claim(Change::Wake), Some(&fixture.ports)).await.unwrap();
+        })
+    });
+    for claimed in join_all(claims).await {
+        claimed.unwrap();
+    }
+    let running = "SELECT COUNT(*) FROM engines WHERE claim_kind IS NOT NULL AND port IS NULL";
+    let without: i64 = sqlx::query(running).fetch_one(&fixture.pool().await).await.unwrap().get(0);
+    assert_eq!(without, 0, "an engine is started that has no port");
+}
+
+#[tokio::test]
+async fn a_listing_is_in_the_order_of_bytes_whatever_the_locale() {
+    let Some(fixture) = Fixture::on_server().await else { return };
+    fixture.settled("ann", EngineStatus::Stopped).await;
+    let ids = ["eng_b", "eng_A", "eng_a", "eng_B", "eng_ä", "eng-c", "eng_1"];
+    for (number, id) in ids.iter().enumerate() {
+        let copy = format!(
+            "INSERT INTO engines (engine_id, product_id, user_id, status, key_hash, sealed_key, \
+             sealed_secrets_key, engine_version, pinned, created_at, generation) \
+             SELECT '{id}', product_id, 'u{number}', status, key_hash, sealed_key, sealed_secrets_key, \
+             engine_version, pinned, created_at, generation FROM engines WHERE user_id = 'ann'"
+        );
+        sqlx::query(sqlx::AssertSqlSafe(copy)).execute(&fixture.pool().await).await.unwrap();
+    }
+    let listed = sqlx::query("SELECT engine_id FROM engines WHERE user_id <> 'ann' ORDER BY engine_id");
+    let listed = listed.fetch_all(&fixture.pool().await).await.unwrap();
+    let listed: Vec<String> = listed.iter().map(|row| row.get(0)).collect();
+    let mut sorted: Vec<String> = ids.map(str::to_owned).into();
+    sorted.sort();
+    assert_eq!(listed, sorted);
+    let ordered = "SELECT COUNT(*) FROM information_schema.columns WHERE table_schema = current_schema() \
+                   AND column_name IN ('product_id', 'engine_id') AND table_name <> 'audit_log' \
+                   AND collation_name IS DISTINCT FROM 'C'";
+    assert_eq!(sqlx::query(ordered).fetch_one(&fixture.pool().await).await.unwrap().get::<i64, _>(0), 0);
+}
+
+#[tokio::test]
+async fn odd_text_comes_back_as_it_was() {
+    let Some(fixture) = Fixture::on_server().await else { return };
+    for user in ["O'Brien", "\\x00", "ünïcödé \u{1f980}", "%_$1", " blank "] {
+        let row = fixture.settled(user, EngineStatus::Running).await;
+        let read = fixture.registry.engine(&row.seat).await.unwrap().unwrap();
+        assert_eq!(read.seat.user_id.as_str(), user);
+    }
+    // What a column cannot hold is refused before it gets there; a detail is escaped.
+    assert!(DisplayName::new("a\0b").is_err() && UserId::new("a\0b").is_err());
+    let row = fixture.settled("nul", EngineStatus::Running).await;
+    let entry = Entry { detail: json!({"reason": "a\0b"}), ..entry(row.engine_id, Event::Stop) };
+    fixture.registry.settle(&row, Next::Unchanged, Some(&entry)).await.unwrap();
+    let mut rows = 0;
+    verify(fixture.database.url(), |checked| rows += checked.rows.unwrap()).await.unwrap();
+    assert_eq!(rows, 8);
+}
+
+#[tokio::test]
+async fn a_second_registry_of_the_same_server_is_another_one() {
+    let Some(fixture) = Fixture::on_server().await else { return };
+    let Some(other) = Fixture::on_server().await else { return };
+    other.settled("ann", EngineStatus::Running).await;
+    fixture.settled("ann", EngineStatus::Running).await;
+}
+
+/// Measures the hot read beside the same query through a pool of its own. Run it by name, in a release build.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "a measurement"]
+async fn the_hot_read_measured() {
+    let Some(fixture) = Fixture::on_server().await else { return };
+    let row = fixture.settled("ann", EngineStatus::Running).await;
+    let DatabaseUrl::Postgres(url) = fixture.database.url().clone() else { panic!("no server") };
+    let pool = sqlx::postgres::PgPoolOptions::new().max_connections(8).test_before_acquire(false);
+    let pool = pool.connect(url.expose()).await.unwrap();
+    let fixture = Arc::new(fixture);
+    for tasks in [1_u32, 8, 32] {
+        let reads = 2_000;
+        for ours in [false, true, false, true] {
+            let begun = std::time::Instant::now();
+            let done = (0..tasks).map(|_| {
+                let (fixture, pool, seat) = (Arc::clone(&fixture), pool.clone(), row.seat.clone());
+                tokio::spawn(async move {
+                    for _ in 0..reads {
+                        if ours {
+                            assert!(fixture.registry.standing(&seat).await.unwrap().is_some());
+                        } else {
+                            let query = "SELECT engine_id, status, sealed_key FROM engines \
+                                         WHERE product_id = $1 AND user_id = $2";
+                            let query = sqlx::query(query).bind(seat.product_id.to_string());
+                            query.bind(seat.user_id.as_str()).fetch_one(&pool).await.unwrap();
+                        }
+                    }
+                })
+            });
+            join_all(done).await;
+            let seconds = begun.elapsed().as_secs_f64();
+            let rate = f64::from(tasks * reads) / seconds;
+            eprintln!("{tasks} tasks, {}: {rate:.0} reads/s", if ours { "hot read" } else { "bare pool" });
+        }
+    }
+    command(url.expose(), "SELECT 1").await;
+}

@@ -1,0 +1,81 @@
+//! Lesson 12 on PostgreSQL: no query that is made often reads a whole table.
+
+use crate::registry::engines::RUNNING_OR_CLAIMED;
+use crate::registry::stamps::{STAMPS, SUPERVISED};
+use crate::registry::tests::*;
+use crate::registry::{audit, figures, reseal, verify as check};
+
+/// How PostgreSQL finds the rows, where it would rather not read a whole table, whatever the values.
+async fn plan(fixture: &Fixture, query: &str) -> String {
+    let pool = fixture.pool().await;
+    let mut connection = pool.acquire().await.unwrap();
+    let settings = "SET enable_seqscan = off; SET plan_cache_mode = force_generic_plan; \
+                    SET enable_bitmapscan = off";
+    sqlx::raw_sql(settings).execute(&mut *connection).await.unwrap();
+    // The server asks for the types of values that it is not given.
+    let prepare = sqlx::AssertSqlSafe(format!("PREPARE looked_at AS {query}"));
+    sqlx::raw_sql(prepare).execute(&mut *connection).await.unwrap();
+    let count = (1..=9).rev().find(|number| query.contains(&format!("${number}"))).unwrap_or(0);
+    let values = vec!["NULL"; count].join(", ");
+    let values = if values.is_empty() { values } else { format!("({values})") };
+    let explain = sqlx::AssertSqlSafe(format!("EXPLAIN (COSTS OFF) EXECUTE looked_at{values}"));
+    let plan = sqlx::raw_sql(explain).fetch_all(&mut *connection).await.unwrap();
+    plan.iter().map(|row| row.get::<String, _>(0)).collect::<Vec<_>>().join("\n")
+}
+
+/// So many rows that it matters how they are found.
+const MANY: &str = "
+    INSERT INTO products SELECT 'prod_' || n, 'slug' || n, 'x', '{}', 'key' || n, n, 1, 'x', NULL, 0, 0
+        FROM generate_series(1, 200) n;
+    INSERT INTO engines (engine_id, product_id, user_id, status, key_hash, sealed_key, sealed_secrets_key,
+            engine_version, pinned, created_at, generation, claim_kind, restart_at)
+        SELECT 'eng_' || n, 'prod_' || 1 + n % 20, 'u' || n,
+            CASE WHEN n % 50 = 0 THEN 'running' WHEN n % 60 = 1 THEN 'failed' ELSE 'sleeping' END, 'x', 'x', 'x',
+            'svc-engine:0.1.0', 0, n, 1, CASE WHEN n % 100 = 2 THEN 'wake' END, CASE WHEN n % 60 = 1 THEN n END
+        FROM generate_series(1, 6000) n;
+    INSERT INTO audit_log SELECT 'prod_' || 1 + n % 20, n, n, 'eng_' || n % 300, 'u' || n % 300,
+            CASE n % 4 WHEN 0 THEN 'provision' WHEN 1 THEN 'sleep' WHEN 2 THEN 'wake' ELSE 'crash' END, 1, '{}', 'x'
+        FROM generate_series(2, 12000) n;
+    ANALYZE";
+
+#[tokio::test]
+async fn lesson_o12_every_query_uses_an_index() {
+    let Some(fixture) = Fixture::on_server().await else { return };
+    sqlx::raw_sql(MANY).execute(&fixture.pool().await).await.unwrap();
+    let mut wrong = Vec::new();
+    for (query, index) in [
+        ("SELECT * FROM engines WHERE product_id = $1 AND user_id = $2", "engines_product_id_user_id_key"),
+        ("SELECT * FROM engines WHERE engine_id = $1", "engines_pkey"),
+        (
+            "SELECT * FROM engines WHERE product_id = $1 ORDER BY created_at, engine_id LIMIT 1",
+            "engines_listed",
+        ),
+        (
+            "SELECT * FROM engines WHERE product_id = $1 AND status = $2 ORDER BY created_at, engine_id LIMIT 1",
+            "engines_listed_by_status",
+        ),
+        ("SELECT * FROM products WHERE api_key_hash = $1", "products_api_key_hash_key"),
+        ("SELECT * FROM products ORDER BY product_id LIMIT 1", "products_pkey"),
+        (audit::NEWEST, "audit_log_pkey"),
+        (audit::NEWEST_OF_EVENT, "audit_log_by_event"),
+        (audit::NEWEST_OF_USER, "audit_log_by_user"),
+        (audit::NEWEST_OF_USER_AND_EVENT, "audit_log_by_user"),
+        (audit::AFTER, "audit_log_pkey"),
+        (audit::END, "products_pkey"),
+        (figures::METRICS, "audit_log_by_time"),
+        (figures::BY_STATUS, "Index Cond: (product_id = $1)"),
+        (check::NEXT_PRODUCT, "products_pkey"),
+        (check::ROWS, "audit_log_pkey"),
+        (reseal::NEXT_ENGINES, "engines_pkey"),
+        (RUNNING_OR_CLAIMED, "engines_running"),
+        (RUNNING_OR_CLAIMED, "engines_claimed"),
+        (SUPERVISED, "engines_to_restart"),
+        (STAMPS, "engines_to_restart"),
+    ] {
+        let plan = plan(&fixture, query).await;
+        if !plan.contains(index) || plan.contains("Seq Scan") || plan.contains("Sort") {
+            wrong.push(format!("{query}: {plan}"));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}

@@ -1,0 +1,100 @@
+//! A PostgreSQL server of the test's own, which it may stop and start.
+
+use std::os::unix::fs::chown;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use super::database::is_missing;
+
+/// A server on a port of its own. It goes with the test.
+pub(crate) struct Cluster {
+    folder: tempfile::TempDir,
+    programs: PathBuf,
+    port: u16,
+}
+
+/// Where distributions have the server's programs.
+fn programs() -> Option<PathBuf> {
+    let versions = std::fs::read_dir("/usr/lib/postgresql").ok()?;
+    let folders = versions.flatten().map(|version| version.path().join("bin"));
+    folders.filter(|folder| folder.join("initdb").exists()).max()
+}
+
+impl Cluster {
+    /// One that runs; none, with the reason told, if this machine has no PostgreSQL.
+    pub(crate) fn new() -> Option<Self> {
+        let Some(programs) = programs() else {
+            is_missing("there is no PostgreSQL under /usr/lib/postgresql");
+            return None;
+        };
+        let folder = tempfile::tempdir().unwrap();
+        let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let cluster = Self { folder, programs, port };
+        if let Some((user, group)) = server_user() {
+            chown(cluster.folder.path(), Some(user), Some(group)).unwrap();
+        }
+        cluster.run(
+            "initdb",
+            &["-D", &cluster.data(), "-U", "postgres", "-A", "trust", "--no-sync", "-E", "UTF8"],
+        );
+        cluster.start();
+        Some(cluster)
+    }
+
+    /// Its address, as its superuser.
+    pub(crate) fn url(&self) -> String {
+        format!("postgres://postgres@127.0.0.1:{}/postgres?sslmode=disable", self.port)
+    }
+
+    pub(crate) fn start(&self) {
+        let options = format!(
+            "-p {} -c listen_addresses=127.0.0.1 -c unix_socket_directories={} -c fsync=off",
+            self.port,
+            self.folder.path().display()
+        );
+        let log = self.folder.path().join("log").display().to_string();
+        self.run("pg_ctl", &["start", "-w", "-t", "120", "-D", &self.data(), "-l", &log, "-o", &options]);
+    }
+
+    /// Stops it as a crash does: without a word to its clients.
+    pub(crate) fn crash(&self) {
+        self.run("pg_ctl", &["stop", "-w", "-t", "120", "-m", "immediate", "-D", &self.data()]);
+    }
+
+    fn data(&self) -> String {
+        self.folder.path().join("data").display().to_string()
+    }
+
+    fn run(&self, program: &str, arguments: &[&str]) {
+        let status = as_server(&self.programs.join(program)).args(arguments).status().unwrap();
+        assert!(status.success(), "{program} {arguments:?}: {status}");
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        let mut stop = as_server(&self.programs.join("pg_ctl"));
+        let _ = stop.args(["stop", "-w", "-m", "immediate", "-D", &self.data()]).status();
+    }
+}
+
+/// The user and group that the server runs as where the tests run as root, which it refuses.
+fn server_user() -> Option<(u32, u32)> {
+    rustix::process::geteuid().is_root().then(|| {
+        let id = |which| {
+            let id = Command::new("id").args([which, "postgres"]).output().unwrap();
+            String::from_utf8(id.stdout).unwrap().trim().parse().unwrap()
+        };
+        (id("-u"), id("-g"))
+    })
+}
+
+fn as_server(program: &Path) -> Command {
+    use std::os::unix::process::CommandExt as _;
+    let mut command = Command::new(program);
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).current_dir("/");
+    if let Some((user, group)) = server_user() {
+        command.uid(user).gid(group);
+    }
+    command
+}
