@@ -23,11 +23,31 @@ impl From<AgentError> for ApiError {
             AgentError::Quiesced => {
                 return Self::new(ErrorCode::Quiesced, error.to_string()).retry_after(1);
             }
-            AgentError::Read(_) | AgentError::Unreadable(_) | AgentError::Write(_) => {
+            AgentError::Write(_) => {
+                tracing::error!(error = &error as &dyn std::error::Error, "A request could not be stored.");
+                let advice = "look at the disk that holds it, then ask again";
+                return Self::new(ErrorCode::InternalError, format!("{error}; {advice}"));
+            }
+            AgentError::Read(_) | AgentError::Unreadable(_) => {
                 tracing::error!(error = &error as &dyn std::error::Error, "A request failed.");
                 return Self::internal();
             }
         };
         Self::new(code, error.to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::brain::WriteError;
+
+    use super::*;
+
+    #[test]
+    fn what_could_not_be_stored_says_why() {
+        let full = WriteError { reason: "database or disk is full".into() };
+        let (code, message) = ApiError::from(AgentError::Write(full)).into_parts();
+        assert_eq!(code, ErrorCode::InternalError);
+        assert!(message.contains("database or disk is full"), "{message}");
     }
 }
