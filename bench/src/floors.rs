@@ -4,6 +4,7 @@
 //! should nobody be left to end it.
 
 mod admit;
+mod admit_postgres;
 mod health;
 mod registry;
 mod replay;
@@ -20,6 +21,7 @@ use clap::{Args, ValueEnum};
 use tokio::net::TcpListener;
 
 pub(crate) use admit::{KEY as ADMIT_KEY, USERS as ADMIT_USERS, fill as fill_admit, user as admit_user};
+pub(crate) use admit_postgres::{fill as fill_admit_postgres, tell as tell_postgres};
 pub(crate) use replay::{PATH as REPLAY, store as store_replay};
 
 /// Longer than any measurement.
@@ -34,6 +36,8 @@ pub(crate) enum Kind {
     Sqlite,
     /// Axum and one point read for each admit.
     Admit,
+    /// Axum and one indexed read of PostgreSQL for each admit.
+    AdmitPostgres,
     /// Axum and the queries of a registry's other reads, on a copy of one.
     Registry,
     /// Axum and the bytes of a replay, selected page by page.
@@ -67,7 +71,7 @@ pub(crate) fn run(floor: &Floor) -> anyhow::Result<()> {
     // As many workers as an engine has.
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     runtime.block_on(async {
-        let router = router(floor.kind, &floor.folder)?;
+        let router = router(floor.kind, &floor.folder).await?;
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, floor.port));
         let listener = TcpListener::bind(address).await.with_context(|| format!("{address} is taken"))?;
         // Its life is over, or the server failed; both end the process.
@@ -78,11 +82,12 @@ pub(crate) fn run(floor: &Floor) -> anyhow::Result<()> {
     })
 }
 
-fn router(kind: Kind, folder: &Path) -> anyhow::Result<Router> {
+async fn router(kind: Kind, folder: &Path) -> anyhow::Result<Router> {
     match kind {
         Kind::Bare => Ok(health::bare()),
         Kind::Sqlite => health::sqlite(&database(folder)),
         Kind::Admit => Ok(admit::router(&database(folder))?.merge(health::bare())),
+        Kind::AdmitPostgres => Ok(admit_postgres::router(folder).await?.merge(health::bare())),
         Kind::Registry => Ok(registry::router(database(folder)).merge(health::bare())),
         Kind::Replay => Ok(replay::router(database(folder))?.merge(health::bare())),
     }
@@ -103,6 +108,9 @@ pub(crate) async fn serve(listener: TcpListener, router: Router) -> std::io::Res
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write as _;
+
+    use chaos::postgres::Server;
     use contract::engine::{EngineHealth, HEALTHY};
     use contract::orchestrator::{Admission, Admit, PLATFORM_KEY_HEADER};
     use http_body_util::Full;
@@ -115,13 +123,15 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        tokio::spawn(serve(listener, router(kind, folder.path()).unwrap()));
+        tokio::spawn(serve(listener, router(kind, folder.path()).await.unwrap()));
         (Client::connect(address).await.unwrap(), folder)
     }
 
     #[tokio::test]
     async fn every_floor_is_well() {
-        for kind in Kind::value_variants() {
+        // One needs a server of its own beside it.
+        let alone = Kind::value_variants().iter().filter(|kind| **kind != Kind::AdmitPostgres);
+        for kind in alone {
             let (mut client, _folder) = start(*kind).await;
             let request = client.request(Method::GET, "/health").body(Full::default()).unwrap();
             let health: EngineHealth = client.json(request).await.unwrap();
@@ -131,9 +141,32 @@ mod tests {
 
     #[tokio::test]
     async fn the_admit_floor_admits_whom_it_knows() {
-        let (mut client, folder) = start(Kind::Admit).await;
+        let (client, folder) = start(Kind::Admit).await;
         let added = u32::from(ADMIT_USERS);
         fill_admit(&database(folder.path()), [(added, "added".to_owned())]).unwrap();
+        admits_whom_it_knows(client).await;
+    }
+
+    #[tokio::test]
+    async fn the_floor_on_postgresql_admits_whom_it_knows() {
+        if let Err(missing) = Server::programs() {
+            assert!(std::env::var_os("ROUNDHOUSE_REQUIRE_ALL").is_none(), "{missing:#}");
+            // Written past the test's capture, so that a skip is seen.
+            writeln!(std::io::stderr(), "skipped: {missing:#}").unwrap();
+            return;
+        }
+        let server = Server::start("a-password".to_owned()).unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        tell_postgres(folder.path(), &server.url()).unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        tokio::spawn(serve(listener, router(Kind::AdmitPostgres, folder.path()).await.unwrap()));
+        let added = u32::from(ADMIT_USERS);
+        fill_admit_postgres(&server.url(), [(added, "added".to_owned())]).await.unwrap();
+        admits_whom_it_knows(Client::connect(address).await.unwrap()).await;
+    }
+
+    async fn admits_whom_it_knows(mut client: Client) {
         for (key, user, status) in [
             (ADMIT_KEY, admit_user(3), StatusCode::OK),
             (ADMIT_KEY, "added".into(), StatusCode::OK),

@@ -2,8 +2,10 @@
 //! its floors round by round: what else the machine does meets both.
 
 mod admit;
+mod admit_postgres;
 mod big_start;
 mod bytes_per_turn;
+mod containers;
 mod deltas;
 mod fleet;
 mod idle;
@@ -19,6 +21,8 @@ mod streaming;
 mod turn;
 
 use clap::ValueEnum;
+
+pub(crate) use self::containers::per_second;
 
 use crate::bench::Bench;
 use crate::report::Quantity;
@@ -46,12 +50,16 @@ pub(crate) enum What {
     BytesPerTurn,
     /// Admit of running engines over 32 connections, among 10, 1,000 and 100,000 engines.
     Admit,
+    /// The same with the registry in PostgreSQL.
+    AdmitPostgres,
     /// Pages of 100 out of 100,000 engines.
     List,
     /// /status, /metrics and /audit over a ledger of 1,000,000 rows (100,000 without --full).
     Ledger,
     /// Provision, stop, start, wake and delete of engines that are processes.
     Provision,
+    /// Provision, stop, start, wake and delete of engines that are containers, and provisions at once.
+    Containers,
     /// 1,000 running engines (100 without --full): supervision, memory, a killed orchestrator's restart.
     Fleet,
     /// All of these.
@@ -80,10 +88,12 @@ impl What {
             Self::ManyTurns => many_turns::measure(bench).await,
             Self::BytesPerTurn => bytes_per_turn::measure(bench).await,
             Self::Admit => admit::measure(bench).await,
+            Self::AdmitPostgres => admit_postgres::measure(bench).await,
             Self::List => list::measure(bench).await,
             Self::Ledger => ledger::measure(bench).await,
             Self::Fleet => fleet::measure(bench).await,
             Self::Provision => provision::measure(bench).await,
+            Self::Containers => containers::measure(bench).await,
             Self::All => Ok(Vec::new()),
         }
     }

@@ -22,13 +22,13 @@ use crate::client::{Client, Outgoing, address_of};
 use crate::process::{END, Process, free_port, log_file};
 
 /// How long it may take to be ready.
-const READY: Duration = Duration::from_secs(30);
+pub(crate) const READY: Duration = Duration::from_secs(30);
 /// Between two looks at whether it is.
-const LOOK: Duration = Duration::from_millis(5);
+pub(crate) const LOOK: Duration = Duration::from_millis(5);
 /// Engines' ports: out of the way of the default range and of those that the system hands out.
 const PORTS: std::ops::Range<u32> = 12_000..32_000;
 /// Ports where a measurement has a few engines.
-const FEW_PORTS: u32 = 100;
+pub(crate) const FEW_PORTS: u32 = 100;
 
 /// Where an orchestrator lives, and how it is started there again and again. Dropped, it kills the engines that
 /// are left: an orchestrator that was killed leaves them all.
@@ -47,12 +47,8 @@ impl Site {
 
     /// In a new folder, for as many engines as it has `ports`.
     pub(crate) fn new(bench: &Bench, ports: u32) -> anyhow::Result<Self> {
-        // Runs at the same time are kept apart by their process ids.
-        let ranges = PORTS.len() / usize::try_from(ports)?;
-        let range = std::process::id() % u32::try_from(ranges)?;
-        let first = PORTS.start + range * ports;
         let binary = bench.binary.clone();
-        Ok(Self { binary, folder: bench.folder()?, port: free_port()?, ports: first..first + ports })
+        Ok(Self { binary, folder: bench.folder()?, port: free_port()?, ports: port_range(ports)? })
     }
 
     /// Starts it, with all that it has from the last time.
@@ -93,28 +89,36 @@ impl Site {
     fn home(&self) -> PathBuf {
         self.folder.join("up")
     }
-
-    /// The engines that run here, known by where their brain is.
-    fn engines(&self) -> Vec<Pid> {
-        let brain = format!("SQLITE_DB_PATH={}/", self.home().display());
-        let is_ours = |environment: &Vec<u8>| {
-            environment.split(|byte| *byte == 0).any(|variable| variable.starts_with(brain.as_bytes()))
-        };
-        let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
-        let ours = processes.filter(|entry| {
-            // What belongs to someone else cannot be read, and is not ours.
-            std::fs::read(entry.path().join("environ")).as_ref().is_ok_and(is_ours)
-        });
-        ours.filter_map(|entry| Pid::from_raw(entry.file_name().to_str()?.parse().ok()?)).collect()
-    }
 }
 
 impl Drop for Site {
     fn drop(&mut self) {
-        for engine in self.engines() {
-            // It may just have ended by itself.
-            let _ = kill_process(engine, Signal::KILL);
-        }
+        kill_engines(&self.home());
+    }
+}
+
+/// So many ports for engines. Runs at the same time are kept apart by their process ids.
+pub(crate) fn port_range(ports: u32) -> anyhow::Result<std::ops::Range<u32>> {
+    let ranges = PORTS.len() / usize::try_from(ports)?;
+    let range = std::process::id() % u32::try_from(ranges)?;
+    let first = PORTS.start + range * ports;
+    Ok(first..first + ports)
+}
+
+/// Kills the engines that run below `home`, known by where their brain is.
+pub(crate) fn kill_engines(home: &Path) {
+    let brain = format!("SQLITE_DB_PATH={}/", home.display());
+    let is_ours = |environment: &Vec<u8>| {
+        environment.split(|byte| *byte == 0).any(|variable| variable.starts_with(brain.as_bytes()))
+    };
+    let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let ours = processes.filter(|entry| {
+        // What belongs to someone else cannot be read, and is not ours.
+        std::fs::read(entry.path().join("environ")).as_ref().is_ok_and(is_ours)
+    });
+    for engine in ours.filter_map(|entry| Pid::from_raw(entry.file_name().to_str()?.parse().ok()?)) {
+        // It may just have ended by itself.
+        let _ = kill_process(engine, Signal::KILL);
     }
 }
 
@@ -126,6 +130,11 @@ pub(crate) struct Orchestrator {
 }
 
 impl Orchestrator {
+    /// One that runs, with the key by which it knows its product.
+    pub(crate) const fn new(process: Process, address: SocketAddr, key: String) -> Self {
+        Self { process, address, key }
+    }
+
     /// Ends it, which puts its engines to sleep.
     pub(crate) fn end(self) -> anyhow::Result<()> {
         self.end_within(END)
@@ -182,7 +191,12 @@ impl Orchestrator {
 
     /// How many engines run.
     pub(crate) async fn running(&self, client: &mut Client) -> anyhow::Result<u64> {
-        let list: EngineList = self.get(client, "/engines?status=running&limit=1").await?;
+        self.count(client, "running").await
+    }
+
+    /// How many engines are in this state.
+    pub(crate) async fn count(&self, client: &mut Client, status: &str) -> anyhow::Result<u64> {
+        let list: EngineList = self.get(client, &format!("/engines?status={status}&limit=1")).await?;
         Ok(list.total)
     }
 
@@ -233,7 +247,7 @@ fn access(home: &Path) -> anyhow::Result<Option<(SocketAddr, String)>> {
     Ok(Some((address_of(&address).context("the orchestrator's address")?, key.trim().to_owned())))
 }
 
-async fn is_well(address: SocketAddr) -> bool {
+pub(crate) async fn is_well(address: SocketAddr) -> bool {
     let well = async {
         let mut client = Client::connect(address).await?;
         let request = client.request(Method::GET, "/health").body(Full::default())?;

@@ -44,6 +44,11 @@ pub(crate) fn until_well(process: &mut Process, port: u16) -> anyhow::Result<()>
     }
 }
 
+/// Whether a server answers now that it is well.
+pub(crate) fn answers_well(address: SocketAddr) -> bool {
+    ask(address).as_deref().is_ok_and(is_well)
+}
+
 /// One answer, head and body.
 fn ask(address: SocketAddr) -> std::io::Result<String> {
     let mut stream = TcpStream::connect(address)?;

@@ -19,11 +19,11 @@ use rusqlite::{Connection, OpenFlags, OptionalExtension as _, Row, params};
 /// The platform key that it takes: as long as a real one.
 pub(crate) const KEY: &str = "pk-svc-00000000000000000000000000000000000000000000";
 /// The product that has it.
-const PRODUCT: &str = "prod_0197a2f0c3d47b1c9e5f6a7b8c9d0e1f";
+pub(super) const PRODUCT: &str = "prod_0197a2f0c3d47b1c9e5f6a7b8c9d0e1f";
 /// How many engines it has, as long as nothing is added: those that are admitted.
 pub(crate) const USERS: u16 = 8;
 /// Any time will do, as long as it is as long as a real one.
-const SOME_TIME_MS: i64 = 1_750_000_000_123;
+pub(super) const SOME_TIME_MS: i64 = 1_750_000_000_123;
 
 const TABLE: &str = "
     PRAGMA journal_mode = WAL;

@@ -21,9 +21,9 @@ use crate::report::{Budget, Quantity, Subject, Unit};
 
 const CONNECTIONS: usize = 32;
 /// How many users are admitted in turn. Each has an engine, and an engine is a process.
-const USERS: u16 = ADMIT_USERS;
+pub(super) const USERS: u16 = ADMIT_USERS;
 /// How many engines the product has in all; those that run stand spread among them.
-const ROWS: [u32; 3] = [10, 1_000, 100_000];
+pub(super) const ROWS: [u32; 3] = [10, 1_000, 100_000];
 const WARM_UP: Duration = Duration::from_millis(300);
 /// More than any server answers in that time; should the clock stand still, this ends the load.
 const AT_MOST: u64 = 1_000_000;
@@ -46,7 +46,7 @@ pub(super) async fn measure(bench: &Bench) -> anyhow::Result<Vec<Quantity>> {
         registry::add_engines(&site.registry(), there..rows)?;
         floors::fill_admit(&floors::database(&folder), (there..rows).map(|row| (row, registry::user(row))))?;
         there = rows;
-        let mut quantities = quantities(rows);
+        let mut quantities = quantities(rows, "axum, one point read");
         for round in 0..bench.rounds {
             bench.progress(&format!("admit among {rows}"), round);
             let ours =
@@ -71,7 +71,7 @@ fn floor(bench: &Bench, folder: &Path) -> anyhow::Result<(Process, SocketAddr)> 
 }
 
 /// One round's figures, in the order of [`quantities`].
-async fn round_of(
+pub(super) async fn round_of(
     process: &Process,
     address: SocketAddr,
     key: &str,
@@ -120,12 +120,12 @@ fn check(number: u64, status: StatusCode, body: &Bytes) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn quantities(rows: u32) -> [Quantity; 4] {
+pub(super) fn quantities(rows: u32, floor: &str) -> [Quantity; 4] {
     let quantity = |what: &str, unit, budget| Quantity {
         what: what.into(),
         unit,
         ours: Subject::new(format!("orchestrator, {rows} rows")),
-        floors: vec![Subject::new("axum, one point read")],
+        floors: vec![Subject::new(floor)],
         budget,
     };
     [

@@ -11,11 +11,13 @@
 //! `person` those who use the agent, `client` those who read; `trap`, `files` and `killer` end the engine,
 //! `journal` says where that left its turns; `task` holds what was seen and promised, `judge` judges it;
 //! `report` and `saboteurs` are for people and CI. `program`, `api`, `trap`, `ports`, `dice` and `tally` serve both
-//! parts.
+//! parts; `docker` and `postgres` are what the orchestrator's part starts beside it.
 
 pub mod campaign;
+pub mod docker;
 pub mod fleet;
 pub mod mix;
+pub mod postgres;
 pub mod report;
 pub mod saboteurs;
 pub mod tally;

@@ -7,8 +7,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{anyhow, bail};
+use chaos::fleet::{self, Backend, Database};
 use chaos::saboteurs::{self, ENGINE, ORCHESTRATOR};
-use chaos::{Campaign, Feature, FleetCampaign, Mix, Report, Tally, Wire, fleet, unmet};
+use chaos::{Campaign, Feature, FleetCampaign, Mix, Report, Tally, Wire, unmet};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -92,6 +93,12 @@ struct FleetOptions {
     /// The `roundhouse` binary; for saboteurs built with `--features sabotage`.
     #[arg(long, default_value = "target/release/roundhouse")]
     orchestrator: PathBuf,
+    /// What runs the engines.
+    #[arg(long, value_enum, default_value_t = Backend::Process)]
+    backend: Backend,
+    /// Where the registry is.
+    #[arg(long, value_enum, default_value_t = Database::Sqlite)]
+    database: Database,
     /// How many rounds, each with a kill: by default 100, or with each saboteur at most 300.
     #[arg(long)]
     rounds: Option<u64>,
@@ -184,6 +191,8 @@ impl FleetOptions {
     fn campaign(&self, options: &Options, rounds: u64) -> FleetCampaign {
         FleetCampaign {
             binary: self.orchestrator.clone(),
+            backend: self.backend,
+            database: self.database,
             seed: options.seed,
             rounds,
             limit: Duration::from_secs(options.seconds),
@@ -227,8 +236,9 @@ async fn kill_orchestrators(fleet: &FleetOptions, options: &Options) -> anyhow::
     there_is(&fleet.orchestrator)?;
     let rounds = fleet.rounds.unwrap_or(100);
     let begin = Instant::now();
-    let tally = fleet.campaign(options, rounds).run().await?;
-    print(options, &tally, begin.elapsed(), &fleet::unmet(&tally, rounds))
+    let campaign = fleet.campaign(options, rounds);
+    let tally = campaign.run().await?;
+    print(options, &tally, begin.elapsed(), &fleet::unmet(&tally, &campaign))
 }
 
 /// Prints the table of a run. Returns whether it is as it should be.

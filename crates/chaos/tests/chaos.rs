@@ -6,7 +6,8 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
-use chaos::{Campaign, FleetCampaign, Mix, Report, Wire, fleet, unmet};
+use chaos::fleet::{self, Backend, Database};
+use chaos::{Campaign, FleetCampaign, Mix, Report, Wire, unmet};
 use serde_json::Value;
 
 /// The binary of this workspace. Cargo builds no other package's binary for a test, and one that lies about
@@ -52,6 +53,8 @@ async fn lesson_e02_a_turn_outlives_every_kill() {
 async fn lesson_o01_whatever_the_orchestrator_is_killed_in_is_put_in_order() {
     let campaign = FleetCampaign {
         binary: binary(),
+        backend: Backend::Process,
+        database: Database::Sqlite,
         seed: 1,
         rounds: 15,
         limit: Duration::from_mins(1),
@@ -61,6 +64,6 @@ async fn lesson_o01_whatever_the_orchestrator_is_killed_in_is_put_in_order() {
     let begin = std::time::Instant::now();
     let tally = campaign.run().await.unwrap();
     let report = Report { tally: &tally, took: begin.elapsed() };
-    let unmet = fleet::unmet(&tally, campaign.rounds);
+    let unmet = fleet::unmet(&tally, &campaign);
     assert!(tally.violations().is_empty() && unmet.is_empty(), "{unmet:?}\n{report}");
 }

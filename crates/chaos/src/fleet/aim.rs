@@ -84,6 +84,8 @@ impl Plan {
 #[derive(Debug)]
 pub(crate) struct Aimer {
     dice: Dice,
+    /// How many times as long as with processes everything takes.
+    pace: u64,
     /// Plans that hit, the newest last.
     learned: BTreeMap<Phase, Vec<Plan>>,
 }
@@ -93,19 +95,19 @@ const REMEMBERED: usize = 12;
 
 impl Aimer {
     /// One that has learned nothing yet.
-    pub(crate) fn new(seed: u64) -> Self {
-        Self { dice: Dice::new(seed, "aims"), learned: BTreeMap::new() }
+    pub(crate) fn new(seed: u64, pace: u64) -> Self {
+        Self { dice: Dice::new(seed, "aims"), pace, learned: BTreeMap::new() }
     }
 
     /// The next plan.
     pub(crate) fn plan(&mut self, tally: &Tally, extent: Extent) -> Plan {
         if self.dice.chance(0.15) {
-            return Plan { moment: Moment::Begun, delay: self.dice.millis(0..=100) };
+            return Plan { moment: Moment::Begun, delay: self.dice.millis(0..=100 * self.pace) };
         }
         let ops = ["provision", "start", "stop", "destroy", "admit", "rotate"];
         let ops = if extent.supervised { ops.as_slice() } else { ops.get(..5).unwrap_or_default() };
         if let Some(op) = self.dice.pick(ops).filter(|_| self.dice.chance(0.25)) {
-            return Plan { moment: Moment::Sent(op), delay: self.dice.millis(0..=12) };
+            return Plan { moment: Moment::Sent(op), delay: self.dice.millis(0..=12 * self.pace) };
         }
         let mut rare: Vec<Phase> = phases(extent).collect();
         rare.sort_by_key(|phase| tally.of(&hits(*phase)));
@@ -123,7 +125,7 @@ impl Aimer {
             if by_call && self.dice.chance(0.4) { Moment::Sent(kind) } else { Moment::Claimed(kind) };
         // Short delays more often than long ones: most phases are short.
         let longest = if self.dice.chance(0.5) { 4 } else { self.dice.between(1..=25) };
-        Plan { moment, delay: self.dice.millis(0..=longest) }
+        Plan { moment, delay: self.dice.millis(0..=longest * self.pace) }
     }
 
     /// Remembers that `plan` hit `phases`.

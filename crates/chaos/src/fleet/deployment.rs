@@ -1,7 +1,6 @@
-//! A deployment: its folder, its ports, how its orchestrator is started, and the certainty that none of its
-//! engines is left behind.
+//! A deployment: its folder, its ports, its database, how its orchestrator is started, and the certainty that none
+//! of its engines is left behind.
 
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -9,9 +8,14 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, bail};
 use contract::EngineKey;
 use reqwest::Client;
-use rustix::process::Signal;
 
-use super::processes::{Labelled, labelled};
+use super::cluster::Cluster;
+use super::containers::Containers;
+use super::registry::Registry;
+use super::running::{Backend, Blow, Host, Running};
+use super::secrets::Secrets;
+use super::settings::variables;
+use super::{Database, FleetCampaign};
 use crate::ports::Ports;
 use crate::program::{Program, Service, Setup};
 
@@ -25,8 +29,12 @@ const FEW: u16 = 6;
 pub(crate) struct Deployment {
     setup: Setup,
     ports: Ports,
+    host: Host,
+    /// The server that the registry is on, where it is on one.
+    cluster: Option<Cluster>,
+    registry: Registry,
     /// Its secrets, none of which may be found in any file.
-    pub(crate) secrets: Vec<String>,
+    secrets: Vec<String>,
     admin_key: String,
     /// Read from the registry once there is one; before that it has no engines.
     id: Mutex<Option<String>>,
@@ -34,52 +42,40 @@ pub(crate) struct Deployment {
 
 impl Deployment {
     /// A deployment in `folder` that has never been started.
-    pub(crate) fn new(binary: &Path, folder: &Path, saboteur: Option<&str>) -> anyhow::Result<Self> {
-        let text =
-            |path: &Path| path.to_str().map(str::to_owned).context("a temporary folder that is no text");
+    pub(crate) async fn new(campaign: &FleetCampaign, folder: &Path) -> anyhow::Result<Self> {
         let random = || -> anyhow::Result<String> {
             let key = EngineKey::generate().context("no key")?;
             // 32 random bytes in base64url follow the prefix: the form of a master key.
             Ok(key.expose().trim_start_matches("sk-svc-").to_owned())
         };
-        let (admin_key, master_key) = (random()?, random()?);
-        let mut variables = BTreeMap::from(
-            [
-                ("ORCH_DATABASE_URL", format!("sqlite:{}", text(&folder.join("registry.sqlite"))?)),
-                ("ORCH_MASTER_KEY", master_key.clone()),
-                ("ORCH_ADMIN_KEY", admin_key.clone()),
-                ("ORCH_BACKEND", "process".to_owned()),
-                ("ORCH_ENGINE_IMAGE", format!("svc-engine:{}", env!("CARGO_PKG_VERSION"))),
-                ("ORCH_HOST", "127.0.0.1".to_owned()),
-                ("ORCH_DATA_ROOT_PATH", text(&folder.join("engines"))?),
-                ("ORCH_CATALOG_MOUNT_PATH", text(&folder.join("catalog"))?),
-                ("ORCH_ENGINE_ENV_PASSTHROUGH", "LLM_PROVIDER,ENGINE_LOG_LEVEL".to_owned()),
-                ("LLM_PROVIDER", "scripted".to_owned()),
-                ("ENGINE_LOG_LEVEL", "warn".to_owned()),
-                ("ORCH_BOOT_TIMEOUT_S", "20".to_owned()),
-                // A machine that is busy answers late; an engine that hangs is found all the same.
-                ("ORCH_HEALTH_CHECK_INTERVAL_S", "0.2".to_owned()),
-                ("ORCH_HEALTH_CHECK_TIMEOUT_S", "1".to_owned()),
-                ("ORCH_HEALTH_MAX_FAILURES", "2".to_owned()),
-                ("ORCH_IDLE_SLEEP_THRESHOLD_S", "1".to_owned()),
-                ("ORCH_RESTART_BACKOFF_BASE_S", "0.1".to_owned()),
-                ("ORCH_RESTART_BACKOFF_MAX_S", "0.5".to_owned()),
-                ("ORCH_RESTART_MAX_ATTEMPTS", "8".to_owned()),
-            ]
-            .map(|(name, value)| (name.to_owned(), value)),
-        );
-        if let Some(saboteur) = saboteur {
-            variables.insert("ROUNDHOUSE_SABOTEUR".to_owned(), saboteur.to_owned());
+        let (admin_key, master_key, password) = (random()?, random()?, random()?);
+        let host = match campaign.backend {
+            Backend::Process => Host::Processes,
+            Backend::Docker => Host::Containers(Containers::new(&campaign.binary, folder)?),
+        };
+        let file = folder.join("registry.sqlite");
+        let cluster = match campaign.database {
+            Database::Sqlite => None,
+            Database::Postgres => Some(Cluster::start(password.clone()).await?),
+        };
+        let (url, registry) = match &cluster {
+            None => (format!("sqlite:{}", file.display()), Registry::sqlite(&file)),
+            Some(cluster) => (cluster.url(), cluster.registry()),
+        };
+        let mut variables = variables(folder, &host, url, (&admin_key, &master_key))?;
+        if let Some(saboteur) = &campaign.saboteur {
+            variables.insert("ROUNDHOUSE_SABOTEUR".to_owned(), saboteur.clone());
         }
         std::fs::create_dir(folder.join("catalog"))?;
         let setup = Setup {
-            binary: binary.to_owned(),
+            binary: campaign.binary.clone(),
             service: Service::Orchestrator,
             folder: folder.to_owned(),
             variables,
         };
-        let secrets = vec![admin_key.clone(), master_key];
-        Ok(Self { setup, ports: Ports::claim()?, secrets, admin_key, id: Mutex::default() })
+        let secrets = vec![admin_key.clone(), master_key, password];
+        let (ports, id) = (Ports::claim()?, Mutex::default());
+        Ok(Self { setup, ports, host, cluster, registry, secrets, admin_key, id })
     }
 
     /// The orchestrator's address, the same after each start.
@@ -92,9 +88,14 @@ impl Deployment {
         &self.admin_key
     }
 
-    /// The registry's file.
-    pub(crate) fn registry(&self) -> PathBuf {
-        self.setup.folder.join("registry.sqlite")
+    /// Its registry.
+    pub(crate) const fn registry(&self) -> &Registry {
+        &self.registry
+    }
+
+    /// The server that the registry is on, where it is on one.
+    pub(crate) const fn cluster(&self) -> Option<&Cluster> {
+        self.cluster.as_ref()
     }
 
     /// The folder of the engines' folders.
@@ -102,9 +103,17 @@ impl Deployment {
         self.setup.folder.join("engines")
     }
 
-    /// The folder of everything.
-    pub(crate) fn folder(&self) -> &Path {
-        &self.setup.folder
+    /// The files, containers and logs that hold a secret: one of its own, or one of `others`.
+    pub(crate) fn leaks(&self, others: &[String]) -> anyhow::Result<Vec<String>> {
+        let secrets = Secrets::new(self.secrets.iter().chain(others));
+        let mut found = secrets.in_files(&self.setup.folder)?;
+        if let Some(cluster) = &self.cluster {
+            found.extend(secrets.in_files(cluster.folder())?);
+        }
+        if let Some(id) = self.id() {
+            found.extend(self.host.leaks(&id, &secrets)?);
+        }
+        Ok(found)
     }
 
     /// What the orchestrators have said.
@@ -163,10 +172,18 @@ impl Deployment {
         *self.id.lock().unwrap_or_else(PoisonError::into_inner) = Some(id);
     }
 
-    /// The processes that carry its label.
-    pub(crate) fn engines(&self) -> std::io::Result<Vec<Labelled>> {
-        let id = self.id.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        id.map_or_else(|| Ok(Vec::new()), |id| labelled(&id))
+    fn id(&self) -> Option<String> {
+        self.id.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// What carries its label.
+    pub(crate) fn engines(&self) -> anyhow::Result<Vec<Running>> {
+        self.id().map_or_else(|| Ok(Vec::new()), |id| self.host.engines(&id))
+    }
+
+    /// Strikes an engine behind the orchestrator's back.
+    pub(crate) fn strike(&self, engine: &Running, blow: Blow) -> anyhow::Result<()> {
+        self.host.strike(engine, blow)
     }
 }
 
@@ -178,17 +195,22 @@ fn is_held(words: &str) -> bool {
 
 /// How often is looked for engines that were just being started.
 const SWEEPS: usize = 200;
+/// How often in a row there must have been none.
+const CLEAN: usize = 10;
 
 impl Drop for Deployment {
     /// Engines outlive their orchestrator: each is ended here, by its own id.
     fn drop(&mut self) {
+        let mut clean = 0;
         for _ in 0..SWEEPS {
             let engines = self.engines().unwrap_or_default();
-            if engines.is_empty() {
+            clean = if engines.is_empty() { clean + 1 } else { 0 };
+            if clean == CLEAN {
                 return;
             }
             for engine in engines {
-                engine.signal(Signal::KILL);
+                // One that cannot be ended is found again by the next look.
+                let _ = self.strike(&engine, Blow::Remove);
             }
             std::thread::park_timeout(Duration::from_millis(5));
         }

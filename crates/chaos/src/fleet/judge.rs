@@ -1,5 +1,5 @@
-//! What must hold after each start: rows, processes, ports and folders match; keys open; what was acknowledged
-//! is there.
+//! What must hold after each start: rows, processes or containers, ports and folders match; keys open; what was
+//! acknowledged is there.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -19,28 +19,36 @@ use crate::api::Asked;
 /// How long a wrong state may last after a start. Longer than the period at which the orchestrator compares
 /// the registry with what runs.
 pub(crate) const SETTLE: Duration = Duration::from_mins(1);
+/// Between two looks.
+const PAUSE: Duration = Duration::from_millis(5);
 /// From when on settling is said to have taken long.
 const LONG: Duration = Duration::from_secs(5);
 
 /// Waits until everything matches, for `patience` at most, and gives what is there then; what does not match
-/// is a violation.
+/// is a violation. Containers that have ended may be left, unless all must be `tidy`: the orchestrator removes what
+/// a kill left of them by and by.
 pub(crate) async fn settle(
     world: &Arc<World>,
     deployment: &Arc<Deployment>,
     seen: &Seen,
-    patience: Duration,
+    (patience, tidy): (Duration, bool),
 ) -> anyhow::Result<Scene> {
     let begin = Instant::now();
+    let mut last = Vec::new();
     loop {
-        let (place, seen) = (Arc::clone(deployment), seen.clone());
-        let scene = tokio::task::spawn_blocking(move || look(&place, &seen)).await??;
-        let mut faults = disorder(&scene);
+        let scene = look(deployment, seen).await?;
+        let mut faults = disorder(&scene, tidy);
         if faults.is_empty() {
             faults = strangers(world, &scene).await?;
         }
         if faults.is_empty() {
             if begin.elapsed() > LONG {
                 world.tally.count("starts that took long to settle");
+                // What it was about, without the engine that it was.
+                let about = |fault: &String| fault.split(':').next().map(str::to_owned).unwrap_or_default();
+                for about in last.iter().map(about).collect::<BTreeSet<_>>() {
+                    world.tally.count(format!("took long to settle: {about}"));
+                }
             }
             return Ok(scene);
         }
@@ -50,26 +58,32 @@ pub(crate) async fn settle(
             }
             return Ok(scene);
         }
-        tokio::time::sleep(Duration::from_millis(2)).await;
+        last = faults;
+        tokio::time::sleep(PAUSE).await;
     }
 }
 
-/// What does not match among rows, processes, ports and folders.
-fn disorder(scene: &Scene) -> Vec<String> {
-    let Scene { processes, folders, registry } = scene;
+/// What does not match among rows, processes or containers, ports and folders.
+fn disorder(scene: &Scene, tidy: bool) -> Vec<String> {
+    let Scene { running, folders, registry } = scene;
     let mut faults = Vec::new();
     let mut ports = BTreeSet::new();
     for row in &registry.engines {
-        let of_it: Vec<_> = processes.iter().filter(|process| process.engine_id == row.engine_id).collect();
+        let of_it: Vec<_> = running.iter().filter(|running| running.engine_id == row.engine_id).collect();
+        let alive = of_it.iter().filter(|running| running.is_alive).count();
         let is_running = row.status == "running";
+        // What is left of an engine that failed is kept for its log.
+        let may_be_left = row.status == "failed" || !tidy;
         if row.claim.is_some() || matches!(row.status.as_str(), "provisioning" | "destroying") {
             faults.push(format!("a change is under way: {row:?}"));
         } else if row.restart_at.is_some() {
             faults.push(format!("a restart is due: {row:?}"));
-        } else if of_it.len() != usize::from(is_running) {
-            faults.push(format!("it has {} processes: {row:?}", of_it.len()));
-        } else if of_it.iter().any(|process| process.port != row.port) {
-            faults.push(format!("its process was told to listen elsewhere: {row:?}, {of_it:?}"));
+        } else if alive != usize::from(is_running) {
+            faults.push(format!("it has {alive} processes or containers: {row:?}"));
+        } else if of_it.len() > alive && !may_be_left {
+            faults.push(format!("something is left of it: {row:?}, {of_it:?}"));
+        } else if of_it.iter().any(|running| running.is_alive && running.port != row.port) {
+            faults.push(format!("it was told to listen elsewhere: {row:?}, {of_it:?}"));
         }
         if row.port.is_some_and(|port| !ports.insert(port)) {
             faults.push(format!("its port is another engine's too: {row:?}"));
@@ -80,10 +94,10 @@ fn disorder(scene: &Scene) -> Vec<String> {
     }
     let has_row = |engine_id: &String| registry.engines.iter().any(|row| row.engine_id == *engine_id);
     faults.extend(
-        processes
+        running
             .iter()
-            .filter(|process| !has_row(&process.engine_id))
-            .map(|process| format!("a process without a row: {}", process.engine_id)),
+            .filter(|running| !has_row(&running.engine_id))
+            .map(|running| format!("a process or container without a row: {running:?}")),
     );
     faults.extend(
         folders

@@ -156,6 +156,7 @@ fn judge(world: &World, seat: &Seat, op: Op, asked: &Asked) -> Outcome {
         (429, "QUOTA_EXCEEDED") => world.tenant(seat).is_some_and(|tenant| tenant.max_engines.is_some()),
         (503, "PORT_EXHAUSTION") => matches!(op, Op::Provision | Op::Admit { .. } | Op::Start),
         (502, "BACKEND_ERROR") | (504, "BOOT_TIMEOUT") => disturbed,
+        (503, "STARTING_UP") => world.is_troubled(),
         _ => false,
     };
     world.tally.count(format!("refusals: {code}"));

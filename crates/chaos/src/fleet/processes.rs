@@ -2,30 +2,13 @@
 
 use std::fs;
 use std::io;
-use std::os::fd::OwnedFd;
 
-use rustix::process::{Pid, PidfdFlags, Signal, getsid, pidfd_open, pidfd_send_signal};
+use rustix::process::{Pid, PidfdFlags, getsid, pidfd_open};
 
-/// A living process that carries the deployment's label.
-#[derive(Debug)]
-pub(crate) struct Labelled {
-    /// Its engine.
-    pub(crate) engine_id: String,
-    pub(crate) pid: Pid,
-    /// Where it listens, as it was told.
-    pub(crate) port: Option<u16>,
-    handle: OwnedFd,
-}
-
-impl Labelled {
-    /// Sends `signal`. One that has ended gets none.
-    pub(crate) fn signal(&self, signal: Signal) {
-        let _ = pidfd_send_signal(&self.handle, signal);
-    }
-}
+use super::running::Running;
 
 /// The processes labelled with `deployment_id`. What an engine has begun itself leads no session and is none.
-pub(crate) fn labelled(deployment_id: &str) -> io::Result<Vec<Labelled>> {
+pub(crate) fn labelled(deployment_id: &str) -> io::Result<Vec<Running>> {
     let mut found = Vec::new();
     for entry in fs::read_dir("/proc")? {
         let pid = entry?.file_name().to_str().and_then(|name| Pid::from_raw(name.parse().ok()?));
@@ -34,7 +17,7 @@ pub(crate) fn labelled(deployment_id: &str) -> io::Result<Vec<Labelled>> {
     Ok(found)
 }
 
-fn look_at(pid: Pid, deployment_id: &str) -> Option<Labelled> {
+fn look_at(pid: Pid, deployment_id: &str) -> Option<Running> {
     let engine_id = engine_of(pid, deployment_id)?;
     let handle = pidfd_open(pid, PidfdFlags::empty()).ok()?;
     let environment = fs::read(format!("/proc/{pid}/environ")).ok()?;
@@ -43,7 +26,13 @@ fn look_at(pid: Pid, deployment_id: &str) -> Option<Labelled> {
         .find_map(|variable| std::str::from_utf8(variable.strip_prefix(b"ENGINE_PORT=")?).ok()?.parse().ok());
     // The number may have changed hands before the handle was had.
     let still = engine_of(pid, deployment_id).as_ref() == Some(&engine_id);
-    (still && getsid(Some(pid)) == Ok(pid)).then_some(Labelled { engine_id, pid, port, handle })
+    (still && getsid(Some(pid)) == Ok(pid)).then(|| Running {
+        engine_id,
+        instance: pid.to_string(),
+        port,
+        is_alive: true,
+        handle: Some(handle),
+    })
 }
 
 /// The command line of a zombie is empty.

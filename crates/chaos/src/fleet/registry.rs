@@ -1,11 +1,13 @@
-//! The registry's file, read beside the orchestrator or without one. Opened for each look: a connection that
-//! stays would keep SQLite from recovering after a kill as it would on its own.
+//! The registry, read beside the orchestrator or without one. Opened for each look: a connection that stays would
+//! keep SQLite from recovering after a kill as it would on its own, and would not outlive a restart of PostgreSQL.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use rusqlite::{Connection, OpenFlags, Row};
+use sqlx::any::{AnyRow, install_default_drivers};
+use sqlx::{AnyConnection, Connection as _, Row as _};
 
 /// A row of the engines.
 #[derive(Clone, Debug)]
@@ -71,86 +73,159 @@ pub(crate) struct Snapshot {
 /// How far each product's ledger has been read.
 pub(crate) type Seen = BTreeMap<String, i64>;
 
-fn open(path: &Path) -> rusqlite::Result<Connection> {
-    let registry = Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_ONLY)?;
-    registry.busy_timeout(Duration::from_secs(5))?;
-    Ok(registry)
+/// Where the registry is.
+#[derive(Clone)]
+pub(crate) struct Registry {
+    url: String,
+    /// Opens a snapshot of several queries.
+    begin: &'static str,
+    /// Finds a connection of the orchestrator's; none where the database has no connections.
+    connected: Option<&'static str>,
 }
 
-/// The deployment's id.
-pub(crate) fn deployment_id(path: &Path) -> rusqlite::Result<String> {
-    open(path)?.query_one("SELECT value FROM meta WHERE name = 'deployment_id'", [], |row| row.get(0))
+impl fmt::Debug for Registry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // The URL has a password.
+        f.debug_struct("Registry").finish_non_exhaustive()
+    }
 }
 
-/// All rows, but of the ledger only those behind what was `seen`, in one transaction.
-pub(crate) fn snapshot(path: &Path, seen: &Seen) -> rusqlite::Result<Snapshot> {
-    let mut registry = open(path)?;
-    let registry = registry.transaction()?;
-    let products = all(
-        &registry,
-        "SELECT product_id, audit_seq, audit_hash, provisions, destroys FROM products",
-        |row| {
-            Ok(Product {
-                product_id: row.get(0)?,
-                audit_seq: row.get(1)?,
-                audit_hash: row.get(2)?,
-                provisions: row.get(3)?,
-                destroys: row.get(4)?,
-            })
-        },
-    )?;
-    let engines = all(
-        &registry,
-        "SELECT engine_id, product_id, user_id, status, prior_status, port, claim_kind, key_hash, \
-         restart_at FROM engines",
-        |row| {
-            Ok(Engine {
-                engine_id: row.get(0)?,
-                product_id: row.get(1)?,
-                user_id: row.get(2)?,
-                status: row.get(3)?,
-                prior_status: row.get(4)?,
-                port: row.get(5)?,
-                claim: row.get(6)?,
-                key_hash: row.get(7)?,
-                restart_at: row.get(8)?,
-            })
-        },
-    )?;
-    let mut audit = Vec::new();
-    for product in &products {
-        let mut rows = registry.prepare(
-            "SELECT product_id, id, at, engine_id, user_id, event, duration_ms, detail, hash FROM audit_log \
-             WHERE product_id = ?1 AND id > ?2 ORDER BY id",
-        )?;
-        let after = seen.get(&product.product_id).copied().unwrap_or_default();
-        for row in rows.query_map((&product.product_id, after), read_audit)? {
-            audit.push(row?);
+/// How long an orchestrator that was killed may still be connected.
+const GONE: Duration = Duration::from_secs(20);
+/// Between two looks at something that is awaited.
+const PAUSE: Duration = Duration::from_micros(200);
+
+impl Registry {
+    /// In a file of SQLite.
+    pub(crate) fn sqlite(path: &Path) -> Self {
+        install_default_drivers();
+        Self { url: format!("sqlite:{}?mode=ro", path.display()), begin: "BEGIN", connected: None }
+    }
+
+    /// In the database of PostgreSQL to which `url` leads.
+    pub(crate) fn postgres(url: &str) -> Self {
+        install_default_drivers();
+        Self {
+            url: format!("{url}&application_name=chaos"),
+            begin: "BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY",
+            connected: Some(
+                "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() \
+                 AND backend_type = 'client backend' AND application_name <> 'chaos' LIMIT 1",
+            ),
         }
     }
-    Ok(Snapshot { engines, products, audit })
+
+    async fn open(&self) -> sqlx::Result<AnyConnection> {
+        AnyConnection::connect(&self.url).await
+    }
+
+    /// The deployment's id.
+    pub(crate) async fn deployment_id(&self) -> sqlx::Result<String> {
+        let mut registry = self.open().await?;
+        let query = "SELECT value FROM meta WHERE name = 'deployment_id'";
+        let id = sqlx::query(query).fetch_one(&mut registry).await?.try_get(0)?;
+        registry.close().await?;
+        Ok(id)
+    }
+
+    /// Waits until the database has ended whatever an orchestrator that was killed had asked for: until then what
+    /// it shows may change.
+    pub(crate) async fn is_left(&self) -> anyhow::Result<()> {
+        let Some(connected) = self.connected else { return Ok(()) };
+        let begin = Instant::now();
+        let mut registry = self.open().await?;
+        while sqlx::query(connected).fetch_optional(&mut registry).await?.is_some() {
+            anyhow::ensure!(begin.elapsed() < GONE, "an orchestrator that was killed is still connected");
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        Ok(registry.close().await?)
+    }
+
+    /// All rows, but of the ledger only those behind what was `seen`, as they are at one moment.
+    pub(crate) async fn snapshot(&self, seen: &Seen) -> sqlx::Result<Snapshot> {
+        let mut registry = self.open().await?;
+        let mut view = registry.begin_with(self.begin).await?;
+        let products = "SELECT product_id, audit_seq, audit_hash, provisions, destroys FROM products";
+        let products = sqlx::query(products).fetch_all(&mut *view).await?;
+        let products: Vec<Product> = products.iter().map(read_product).collect::<sqlx::Result<_>>()?;
+        let engines = "SELECT engine_id, product_id, user_id, status, prior_status, port, claim_kind, \
+                       key_hash, restart_at FROM engines";
+        let engines = sqlx::query(engines).fetch_all(&mut *view).await?;
+        let engines = engines.iter().map(read_engine).collect::<sqlx::Result<_>>()?;
+        let mut audit = Vec::new();
+        for product in &products {
+            let rows = "SELECT product_id, id, at, engine_id, user_id, event, duration_ms, detail, hash \
+                        FROM audit_log WHERE product_id = $1 AND id > $2 ORDER BY id";
+            let after = seen.get(&product.product_id).copied().unwrap_or_default();
+            let rows = sqlx::query(rows).bind(&product.product_id).bind(after).fetch_all(&mut *view).await?;
+            for row in &rows {
+                audit.push(read_audit(row)?);
+            }
+        }
+        view.rollback().await?;
+        registry.close().await?;
+        Ok(Snapshot { engines, products, audit })
+    }
+
+    /// Watches the registry until it shows `sight`, at most for `limit`. Returns whether it did.
+    pub(crate) async fn watch(&self, sight: Sight, limit: Duration) -> sqlx::Result<bool> {
+        let watching = async {
+            let mut registry = self.open().await?;
+            let (query, value) = match sight {
+                Sight::Claim(kind) => ("SELECT 1 FROM engines WHERE claim_kind = $1 LIMIT 1", kind),
+                Sight::Rest(status) => {
+                    ("SELECT 1 FROM engines WHERE status = $1 AND claim_kind IS NULL LIMIT 1", status)
+                }
+            };
+            while sqlx::query(query).bind(value).fetch_optional(&mut registry).await?.is_none() {
+                // The runtime's clock is too coarse, and whoever watches has a thread for it.
+                std::thread::park_timeout(PAUSE);
+            }
+            registry.close().await
+        };
+        match tokio::time::timeout(limit, watching).await {
+            Ok(seen) => seen.map(|()| true),
+            Err(_) => Ok(false),
+        }
+    }
 }
 
-fn read_audit(row: &Row<'_>) -> rusqlite::Result<Audit> {
-    Ok(Audit {
-        product_id: row.get(0)?,
-        id: row.get(1)?,
-        at: row.get(2)?,
-        engine_id: row.get(3)?,
-        user_id: row.get(4)?,
-        event: row.get(5)?,
-        duration_ms: row.get(6)?,
-        detail: row.get(7)?,
-        hash: row.get(8)?,
+fn read_product(row: &AnyRow) -> sqlx::Result<Product> {
+    Ok(Product {
+        product_id: row.try_get(0)?,
+        audit_seq: row.try_get(1)?,
+        audit_hash: row.try_get(2)?,
+        provisions: row.try_get(3)?,
+        destroys: row.try_get(4)?,
     })
 }
 
-fn all<T>(
-    registry: &Connection,
-    query: &str,
-    read: impl FnMut(&Row<'_>) -> rusqlite::Result<T>,
-) -> rusqlite::Result<Vec<T>> {
-    registry.prepare(query)?.query_map([], read)?.collect()
+fn read_engine(row: &AnyRow) -> sqlx::Result<Engine> {
+    Ok(Engine {
+        engine_id: row.try_get(0)?,
+        product_id: row.try_get(1)?,
+        user_id: row.try_get(2)?,
+        status: row.try_get(3)?,
+        prior_status: row.try_get(4)?,
+        port: row.try_get::<Option<i64>, _>(5)?.and_then(|port| u16::try_from(port).ok()),
+        claim: row.try_get(6)?,
+        key_hash: row.try_get(7)?,
+        restart_at: row.try_get(8)?,
+    })
+}
+
+fn read_audit(row: &AnyRow) -> sqlx::Result<Audit> {
+    Ok(Audit {
+        product_id: row.try_get(0)?,
+        id: row.try_get(1)?,
+        at: row.try_get(2)?,
+        engine_id: row.try_get(3)?,
+        user_id: row.try_get(4)?,
+        event: row.try_get(5)?,
+        duration_ms: row.try_get(6)?,
+        detail: row.try_get(7)?,
+        hash: row.try_get(8)?,
+    })
 }
 
 /// What is waited for in the registry.
@@ -160,24 +235,4 @@ pub(crate) enum Sight {
     Claim(&'static str),
     /// An engine rests in this state.
     Rest(&'static str),
-}
-
-/// Watches the registry until it shows `sight`, at most for `limit`. Returns whether it did.
-pub(crate) fn watch(path: &Path, sight: Sight, limit: Duration) -> rusqlite::Result<bool> {
-    let registry = open(path)?;
-    let (query, value) = match sight {
-        Sight::Claim(kind) => ("SELECT EXISTS (SELECT 1 FROM engines WHERE claim_kind = ?1)", kind),
-        Sight::Rest(status) => {
-            ("SELECT EXISTS (SELECT 1 FROM engines WHERE status = ?1 AND claim_kind IS NULL)", status)
-        }
-    };
-    let mut query = registry.prepare(query)?;
-    let begin = std::time::Instant::now();
-    while begin.elapsed() < limit {
-        if query.query_one([value], |row| row.get(0))? {
-            return Ok(true);
-        }
-        std::thread::park_timeout(Duration::from_micros(200));
-    }
-    Ok(false)
 }

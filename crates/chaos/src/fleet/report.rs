@@ -1,7 +1,9 @@
 //! What a run should have met.
 
 use super::aim::{PHASES, hits};
-use super::{LEFT_OUT, ROUNDS};
+use super::cluster::Trouble;
+use super::running::{Backend, Blow};
+use super::{Database, FleetCampaign, LEFT_OUT, ROUNDS};
 use crate::tally::Tally;
 
 /// From how many rounds on each phase of each change must have been hit.
@@ -11,7 +13,8 @@ const OFTEN: u64 = 10;
 const ROUNDS_A_HIT: u64 = 100;
 
 /// What a run of this size should have met and did not.
-pub fn unmet(tally: &Tally, rounds: u64) -> Vec<String> {
+pub fn unmet(tally: &Tally, campaign: &FleetCampaign) -> Vec<String> {
+    let rounds = campaign.rounds;
     let mut unmet = Vec::new();
     let mut want = |what: &str, at_least: u64| {
         let found = tally.of(what);
@@ -26,8 +29,16 @@ pub fn unmet(tally: &Tally, rounds: u64) -> Vec<String> {
         for phase in PHASES {
             want(&hits(phase), often);
         }
-        for what in ["old keys refused", "tasks found again", "engines sent SIGKILL"] {
+        for what in ["old keys refused", "tasks found again", Blow::Kill.name()] {
             want(what, often);
+        }
+        if campaign.backend == Backend::Docker {
+            want(Blow::Remove.name(), often);
+        }
+        if campaign.database == Database::Postgres {
+            for trouble in Trouble::ALL {
+                want(trouble.name(), often);
+            }
         }
     }
     unmet.extend(tally.counts().into_keys().filter(|what| what.starts_with(LEFT_OUT)));
@@ -36,11 +47,28 @@ pub fn unmet(tally: &Tally, rounds: u64) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
+
+    fn campaign(rounds: u64, backend: Backend, database: Database) -> FleetCampaign {
+        let limit = Duration::from_secs(1);
+        FleetCampaign {
+            binary: "x".into(),
+            backend,
+            database,
+            seed: 1,
+            rounds,
+            limit,
+            saboteur: None,
+            keep: false,
+        }
+    }
 
     #[test]
     fn a_phase_that_was_hit_too_seldom_is_unmet() {
         for (rounds, often) in [(200, 2), (1_000, 10), (5_000, 10)] {
+            let campaign = campaign(rounds, Backend::Process, Database::Sqlite);
             let tally = Tally::default();
             tally.add(ROUNDS, rounds);
             tally.add("calls: provision", 1);
@@ -52,10 +80,19 @@ mod tests {
                 tally.add(hits(*phase), often);
             }
             tally.add(hits(*last), often - 1);
-            assert_eq!(unmet(&tally, rounds).len(), 1, "{rounds}");
+            assert_eq!(unmet(&tally, &campaign).len(), 1, "{rounds}");
             tally.count(hits(*last));
-            assert_eq!(unmet(&tally, rounds), Vec::<String>::new(), "{rounds}");
+            assert_eq!(unmet(&tally, &campaign), Vec::<String>::new(), "{rounds}");
         }
-        assert_eq!(unmet(&Tally::default(), 15).len(), 2);
+    }
+
+    #[test]
+    fn what_befalls_the_parts_of_a_combination_is_wanted_too() {
+        let unmet =
+            |rounds, backend, database| unmet(&Tally::default(), &campaign(rounds, backend, database)).len();
+        assert_eq!(unmet(15, Backend::Docker, Database::Postgres), 2);
+        let plain = unmet(200, Backend::Process, Database::Sqlite);
+        assert_eq!(unmet(200, Backend::Docker, Database::Sqlite), plain + 1);
+        assert_eq!(unmet(200, Backend::Process, Database::Postgres), plain + Trouble::ALL.len());
     }
 }

@@ -1,33 +1,28 @@
-//! The rounds of a run: load, kill, look, start, settle, judge.
+//! The rounds of a run: load, kill, look, start, settle, judge. The kill itself is in `strike`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
-use rustix::process::{Pid, Signal};
-use tokio::task::JoinSet;
+use rustix::process::Signal;
 
-use super::aim::{Aimer, Moment, Plan, hits};
+use super::aim::{Aimer, Plan, hits};
 use super::deployment::Deployment;
 use super::judge::{SETTLE, promises, quotas, settle};
 use super::ledger::Ledger;
-use super::load::{Load, client};
-use super::registry::{Audit, Seen, Sight, snapshot, watch};
-use super::secrets::leaks;
-use super::stage;
+use super::registry::{Audit, Seen, Sight};
+use super::running::{Backend, Blow, Running};
 use super::world::World;
 use super::wreck::{Scene, look, phases_of};
-use super::{CLIENTS, FleetCampaign, ROUNDS};
+use super::{FleetCampaign, ROUNDS};
 use crate::dice::Dice;
 use crate::program::Program;
 use crate::tally::KILLS;
 
-/// How long a call is waited for before the orchestrator is killed anyhow.
-const AIM: Duration = Duration::from_millis(150);
-/// How long a change of the orchestrator's own is waited for.
-const OWN: Duration = Duration::from_millis(1_500);
+/// How many times as long as with processes everything takes with containers.
+const SLOW: u32 = 10;
 /// Who breaks a guarantee is caught sooner.
 const SABOTAGED: Duration = Duration::from_secs(10);
 /// After so many violations nothing new is learned.
@@ -37,27 +32,32 @@ const SEARCH: u64 = 100;
 
 /// See the module.
 pub(crate) struct Rounds {
-    world: Arc<World>,
-    deployment: Arc<Deployment>,
+    pub(super) world: Arc<World>,
+    pub(super) deployment: Arc<Deployment>,
     rounds: u64,
     limit: Duration,
-    sabotaged: bool,
+    pub(super) sabotaged: bool,
     ledger: Ledger,
     /// The ledger's rows of the round.
     audit: Vec<Audit>,
     /// The engines that ran, and that nothing was done to, when the orchestrator was killed: their processes.
-    bystanders: BTreeMap<String, Pid>,
+    bystanders: BTreeMap<String, String>,
     aimer: Aimer,
-    dice: Dice,
-    round: u64,
+    pub(super) dice: Dice,
+    /// How many times as long as with processes everything takes.
+    pub(super) pace: u32,
+    /// How many ask at once.
+    pub(super) clients: usize,
+    pub(super) round: u64,
     kills_in_round: u64,
     /// What the round did, for those who read of a violation.
-    story: String,
+    pub(super) story: String,
     reported: usize,
 }
 
 impl Rounds {
     pub(crate) fn new(campaign: &FleetCampaign, world: Arc<World>, deployment: Arc<Deployment>) -> Self {
+        let pace = if campaign.backend == Backend::Docker { SLOW } else { 1 };
         Self {
             world,
             deployment,
@@ -67,8 +67,10 @@ impl Rounds {
             ledger: Ledger::default(),
             audit: Vec::new(),
             bystanders: BTreeMap::new(),
-            aimer: Aimer::new(campaign.seed),
+            aimer: Aimer::new(campaign.seed, pace.into()),
             dice: Dice::new(campaign.seed, "rounds"),
+            pace,
+            clients: campaign.clients(),
             round: 0,
             kills_in_round: 0,
             story: String::new(),
@@ -95,6 +97,7 @@ impl Rounds {
         let world = Arc::clone(&self.world);
         world.tally.count(ROUNDS);
         world.disturbed.store(false, Ordering::Relaxed);
+        world.troubled.store(false, Ordering::Relaxed);
         self.kills_in_round = 0;
         let plan = self.aimer.plan(&world.tally, world.extent);
         self.story = format!("seed {}, round {}, {plan:?}", world.seed, self.round);
@@ -102,19 +105,19 @@ impl Rounds {
         self.strike(&plan).await?;
         self.bury(&mut program, &plan).await?;
         if plan.kind() == Some("restart") || self.dice.chance(0.1) {
-            self.disturb(Signal::KILL, 3)?;
+            self.disturb(Blow::Kill, 3)?;
         }
         let few_ports = self.dice.chance(0.25);
         if plan.kind() == Some("restart") && self.world.is_disturbed() {
             program = self.deployment.start(few_ports)?;
             world.trap.watch(program.handle()?);
-            self.when(Sight::Claim("restart"), OWN, plan.delay).await?;
+            self.when(Sight::Claim("restart"), self.own(), plan.delay).await?;
             self.bury(&mut program, &plan).await?;
         }
         while self.dice.chance(0.1) {
             program = self.deployment.start(few_ports)?;
             world.trap.watch(program.handle()?);
-            let wait = self.dice.millis(0..=60);
+            let wait = self.dice.millis(0..=60) * self.pace.min(2);
             tokio::time::sleep(wait).await;
             world.trap.fire(Signal::KILL);
             world.tally.count("kills while it started");
@@ -128,101 +131,6 @@ impl Rounds {
         Ok(program)
     }
 
-    /// Lets the clients ask, and kills the orchestrator as planned.
-    async fn strike(&mut self, plan: &Plan) -> anyhow::Result<()> {
-        let over = Arc::new(AtomicBool::new(false));
-        let spare_sleepy = plan.kind() == Some("sleep") || self.dice.chance(0.2);
-        let load = Load { prefer: plan.kind(), spare_sleepy, over: Arc::clone(&over) };
-        if let Some(kind) = plan.kind()
-            && self.dice.chance(0.8)
-        {
-            stage::set(&self.world, kind, &mut self.dice).await;
-        }
-        if plan.kind() == Some("wake") {
-            self.until(Sight::Rest("sleeping"), OWN).await?;
-        }
-        let clients = if plan.kind() == Some("restart") { 0 } else { CLIENTS };
-        let mut asking = JoinSet::new();
-        for number in 0..clients {
-            let dice = Dice::new(self.world.seed, (self.round, number));
-            asking.spawn(client(Arc::clone(&self.world), load.clone(), number, dice));
-        }
-        // There must be something to lose.
-        if self.dice.chance(0.6) {
-            let wait = self.dice.millis(0..=150);
-            tokio::time::sleep(wait).await;
-        }
-        if self.dice.chance(0.1) {
-            self.disturb(Signal::KILL, 1)?;
-        } else if self.world.extent.supervised && !self.sabotaged && self.dice.chance(0.01) {
-            self.disturb(Signal::STOP, 1)?;
-        }
-        match plan.moment {
-            Moment::Claimed("restart") => {}
-            Moment::Claimed(kind) => {
-                let limit = if kind == "sleep" { OWN } else { AIM };
-                self.when(Sight::Claim(kind), limit, plan.delay).await?;
-            }
-            Moment::Sent(op) => {
-                self.world.trap.arm(op, None);
-                let _ = tokio::time::timeout(AIM, self.world.trap.sprung()).await;
-                self.fire_after(plan.delay).await?;
-            }
-            Moment::Begun => self.fire_after(plan.delay).await?,
-        }
-        self.world.trap.fire(Signal::KILL);
-        over.store(true, Ordering::Relaxed);
-        while let Some(client) = asking.join_next().await {
-            client.context("a client panicked")?;
-        }
-        Ok(())
-    }
-
-    /// Kills the orchestrator `delay` after the registry shows `sight`, or once `limit` is over.
-    async fn when(&self, sight: Sight, limit: Duration, delay: Duration) -> anyhow::Result<()> {
-        let (registry, world) = (self.deployment.registry(), Arc::clone(&self.world));
-        tokio::task::spawn_blocking(move || {
-            // A registry that cannot be read now is looked at after the kill.
-            let _ = watch(&registry, sight, limit);
-            std::thread::park_timeout(delay);
-            world.trap.fire(Signal::KILL);
-        })
-        .await?;
-        Ok(())
-    }
-
-    /// Waits until the registry shows `sight`, at most for `limit`.
-    async fn until(&self, sight: Sight, limit: Duration) -> anyhow::Result<()> {
-        let registry = self.deployment.registry();
-        tokio::task::spawn_blocking(move || watch(&registry, sight, limit)).await??;
-        Ok(())
-    }
-
-    /// Kills the orchestrator after `delay`, more exactly than the runtime's clock would.
-    async fn fire_after(&self, delay: Duration) -> anyhow::Result<()> {
-        let world = Arc::clone(&self.world);
-        tokio::task::spawn_blocking(move || {
-            std::thread::park_timeout(delay);
-            world.trap.fire(Signal::KILL);
-        })
-        .await?;
-        Ok(())
-    }
-
-    /// Sends `signal` to some engines behind the orchestrator's back.
-    fn disturb(&mut self, signal: Signal, most: u64) -> anyhow::Result<()> {
-        let engines = self.deployment.engines()?;
-        for _ in 0..self.dice.between(1..=most) {
-            if let Some(engine) = self.dice.pick(&engines) {
-                self.world.disturbed.store(true, Ordering::Relaxed);
-                engine.signal(signal);
-                self.world.tally.count(format!("engines sent {}", name(signal)));
-                self.story = format!("{}; sent {} to {}", self.story, name(signal), engine.engine_id);
-            }
-        }
-        Ok(())
-    }
-
     /// Waits for the orchestrator's end, and sees what it leaves.
     async fn bury(&mut self, program: &mut Program, plan: &Plan) -> anyhow::Result<()> {
         let status = program.ended().await?;
@@ -234,7 +142,8 @@ impl Rounds {
             self.world.tally.violation(format!("the orchestrator ended by itself: {status}"));
         }
         self.world.tally.count(KILLS);
-        let scene = self.look().await?;
+        self.deployment.registry().is_left().await?;
+        let scene = look(&self.deployment, &self.seen()).await?;
         let phases = phases_of(&self.world, &scene).await;
         self.story = format!("{}; killed in {phases:?}", self.story);
         if phases.is_empty() {
@@ -253,10 +162,10 @@ impl Rounds {
     fn note_bystanders(&mut self, scene: &Scene) {
         let idle = scene.registry.engines.iter().filter(|row| row.status == "running" && row.claim.is_none());
         let idle: BTreeSet<&str> = idle.map(|row| row.engine_id.as_str()).collect();
-        let processes = scene.processes.iter().filter(|process| idle.contains(process.engine_id.as_str()));
-        let processes = processes.map(|process| (process.engine_id.clone(), process.pid));
+        let running = scene.running.iter().filter(|running| idle.contains(running.engine_id.as_str()));
+        let running = running.map(|running| (running.engine_id.clone(), running.instance.clone()));
         if self.kills_in_round == 0 {
-            self.bystanders = processes.collect();
+            self.bystanders = running.collect();
         } else {
             self.bystanders.retain(|engine_id, _| idle.contains(engine_id.as_str()));
         }
@@ -269,21 +178,20 @@ impl Rounds {
         if self.world.is_disturbed() {
             return Vec::new();
         }
-        let is_same = |engine_id: &String, pid: Pid| {
-            scene.processes.iter().any(|process| process.engine_id == *engine_id && process.pid == pid)
+        let is_same = |engine_id: &String, instance: &String| {
+            let same = |running: &Running| running.engine_id == *engine_id && running.instance == *instance;
+            scene.running.iter().any(|running| running.is_alive && same(running))
         };
         let slept = |engine_id: &String| {
             let rows = self.audit.iter().rev().chain(&scene.registry.audit);
             rows.filter(|row| row.engine_id.as_ref() == Some(engine_id)).any(|row| row.event == "sleep")
         };
-        let harmed =
-            bystanders.iter().filter(|(engine_id, pid)| !is_same(engine_id, **pid) && !slept(engine_id));
-        harmed.map(|(engine_id, pid)| format!("{engine_id} ran as {pid:?}, and was not left alone")).collect()
-    }
-
-    async fn look(&self) -> anyhow::Result<Scene> {
-        let (deployment, seen) = (Arc::clone(&self.deployment), self.seen());
-        tokio::task::spawn_blocking(move || look(&deployment, &seen)).await?
+        let harmed = bystanders
+            .iter()
+            .filter(|(engine_id, instance)| !is_same(engine_id, instance) && !slept(engine_id));
+        harmed
+            .map(|(engine_id, instance)| format!("{engine_id} ran as {instance}, and was not left alone"))
+            .collect()
     }
 
     fn seen(&self) -> Seen {
@@ -313,7 +221,7 @@ impl Rounds {
     /// Waits until everything has settled after a start, and applies all rules.
     async fn judge(&mut self) -> anyhow::Result<()> {
         let patience = if self.sabotaged { SABOTAGED } else { SETTLE };
-        let scene = settle(&self.world, &self.deployment, &self.seen(), patience).await?;
+        let scene = settle(&self.world, &self.deployment, &self.seen(), (patience, false)).await?;
         let engines = scene.registry.engines.clone();
         let harmed = self.harmed(&scene);
         self.world.tally.add("engines left alone by a restart", self.bystanders.len() as u64);
@@ -328,9 +236,8 @@ impl Rounds {
     async fn search(&mut self) -> anyhow::Result<()> {
         let mut secrets = self.world.keys.all();
         secrets.extend(self.world.tenants.iter().map(|tenant| tenant.key.clone()));
-        secrets.extend(self.deployment.secrets.clone());
-        let folder = self.deployment.folder().to_owned();
-        let found = tokio::task::spawn_blocking(move || leaks(&folder, &secrets)).await??;
+        let deployment = Arc::clone(&self.deployment);
+        let found = tokio::task::spawn_blocking(move || deployment.leaks(&secrets)).await??;
         self.report(found);
         Ok(())
     }
@@ -338,6 +245,10 @@ impl Rounds {
     /// Looks at everything once more, and lets the orchestrator end in peace.
     async fn finish(&mut self, mut program: Program) -> anyhow::Result<()> {
         self.story = format!("seed {}, at the end", self.world.seed);
+        if !self.sabotaged {
+            let scene = settle(&self.world, &self.deployment, &self.seen(), (SETTLE, true)).await?;
+            self.read(scene);
+        }
         self.world.trap.watch(program.handle()?);
         self.world.trap.fire(Signal::TERM);
         let status = program.ended().await?;
@@ -346,8 +257,7 @@ impl Rounds {
         }
         if !self.sabotaged {
             // What was read row by row is read again: nothing was changed since.
-            let registry = self.deployment.registry();
-            let whole = tokio::task::spawn_blocking(move || snapshot(&registry, &Seen::new())).await??;
+            let whole = self.deployment.registry().snapshot(&Seen::new()).await?;
             self.world.tally.add("rows of the ledger", whole.audit.len() as u64);
             let faults = Ledger::default().read(&whole);
             self.report(faults);
@@ -357,13 +267,12 @@ impl Rounds {
         let panics = log.lines().filter(|line| line.contains("panicked"));
         self.report(panics.map(|line| format!("the orchestrator's log says: {line}")).collect());
         for line in log.lines().filter(|line| line.contains("ERROR")) {
-            let words: Vec<&str> = line.split_whitespace().skip(2).take(9).collect();
+            // Without the time, and without the request that it was in.
+            let said = line.rsplit_once("}: ").map_or(line, |(_, said)| said);
+            let words: Vec<&str> =
+                said.split_whitespace().skip_while(|word| !word.contains("::")).take(9).collect();
             self.world.tally.count(format!("its errors: {}", words.join(" ")));
         }
         Ok(())
     }
-}
-
-fn name(signal: Signal) -> &'static str {
-    if signal == Signal::STOP { "SIGSTOP" } else { "SIGKILL" }
 }

@@ -183,6 +183,8 @@ fn refused(
         }
         // Nothing was changed.
         "QUOTA_EXCEEDED" | "PORT_EXHAUSTION" => Ok(before.clone()),
+        // Of what the database was to keep nobody knows anything.
+        "STARTING_UP" => Ok(if op == Op::Get { before.clone() } else { Expect::Unknown }),
         // A first boot that failed leaves nothing; another one leaves what only the registry knows.
         _ if *before == Expect::Absent && matches!(op, Op::Provision | Op::Admit { .. }) => {
             Ok(Expect::Absent)
@@ -252,6 +254,7 @@ mod tests {
         assert_eq!(after(&up, Op::Stop, &refused("ENGINE_NOT_RUNNING")), Ok(up.clone()));
         assert_eq!(after(&up, Op::Stop, &Outcome::Unknown), Ok(Expect::Unknown));
         assert_eq!(after(&up, Op::Stop, &Outcome::Unsent), Ok(up.clone()));
+        assert_eq!(after(&Expect::Absent, Op::Provision, &refused("STARTING_UP")), Ok(Expect::Unknown));
         assert_eq!(after(&up, Op::Destroy, &Outcome::Done(id)), Ok(Expect::Absent));
     }
 

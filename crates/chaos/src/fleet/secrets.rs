@@ -9,48 +9,66 @@ const PREFIXES: [&[u8]; 2] = [b"sk-svc-", b"pk-svc-"];
 /// How many characters of a key follow its prefix.
 const BODY: usize = 43;
 
-/// The files below `folder` in which a key is found, or one of `secrets`, with what was found.
-pub(crate) fn leaks(folder: &Path, secrets: &[String]) -> std::io::Result<Vec<String>> {
-    let bodies: HashSet<&[u8]> = secrets
-        .iter()
-        .map(String::as_bytes)
-        .filter_map(|secret| secret.len().checked_sub(BODY).and_then(|begin| secret.get(begin..)))
-        .collect();
-    let mut found = Vec::new();
-    let mut folders = vec![folder.to_owned()];
-    while let Some(folder) = folders.pop() {
-        for entry in fs::read_dir(folder)? {
-            let entry = entry?;
-            let kind = entry.file_type()?;
-            if kind.is_dir() {
-                folders.push(entry.path());
-            } else if kind.is_file()
-                && let Some(what) = leak(&fs::read(entry.path())?, &bodies)
-            {
-                found.push(format!("{} holds {what}", entry.path().display()));
+/// What may be found nowhere.
+#[derive(Clone, Debug)]
+pub(crate) struct Secrets(HashSet<Vec<u8>>);
+
+impl Secrets {
+    /// The ends of `secrets`, which are as long as a key's.
+    pub(crate) fn new<'a>(secrets: impl IntoIterator<Item = &'a String>) -> Self {
+        let end =
+            |secret: &String| secret.as_bytes().get(secret.len().checked_sub(BODY)?..).map(<[u8]>::to_vec);
+        Self(secrets.into_iter().filter_map(end).collect())
+    }
+
+    /// The files below `folder` in which a key is found, or one of these, with what was found.
+    pub(crate) fn in_files(&self, folder: &Path) -> std::io::Result<Vec<String>> {
+        let mut found = Vec::new();
+        let mut folders = vec![folder.to_owned()];
+        while let Some(folder) = folders.pop() {
+            for entry in there(fs::read_dir(folder))?.into_iter().flatten() {
+                let entry = entry?;
+                let kind = entry.file_type()?;
+                if kind.is_dir() {
+                    folders.push(entry.path());
+                } else if kind.is_file()
+                    && let Some(bytes) = there(fs::read(entry.path()))?
+                    && let Some(what) = self.find(&bytes)
+                {
+                    found.push(format!("{} holds {what}", entry.path().display()));
+                }
             }
         }
+        Ok(found)
     }
-    Ok(found)
+
+    /// What of them, or which other key, is in `bytes`.
+    pub(crate) fn find(&self, bytes: &[u8]) -> Option<&'static str> {
+        let is_text = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
+        // A key is a run of such characters, or a part of one.
+        for run in bytes.split(|byte| !is_text(byte)).filter(|run| run.len() >= BODY) {
+            if run.windows(BODY).any(|window| self.0.contains(window)) {
+                return Some("a secret of this deployment");
+            }
+            let is_key = |prefix: &[u8]| {
+                run.windows(prefix.len())
+                    .position(|window| window == prefix)
+                    .is_some_and(|at| run.len() - at >= prefix.len() + BODY)
+            };
+            if PREFIXES.into_iter().any(is_key) {
+                return Some("a key");
+            }
+        }
+        None
+    }
 }
 
-fn leak(bytes: &[u8], bodies: &HashSet<&[u8]>) -> Option<&'static str> {
-    let is_text = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
-    // A key is a run of such characters, or a part of one.
-    for run in bytes.split(|byte| !is_text(byte)).filter(|run| run.len() >= BODY) {
-        if run.windows(BODY).any(|window| bodies.contains(window)) {
-            return Some("a secret of this deployment");
-        }
-        let is_key = |prefix: &[u8]| {
-            run.windows(prefix.len())
-                .position(|window| window == prefix)
-                .is_some_and(|at| run.len() - at >= prefix.len() + BODY)
-        };
-        if PREFIXES.into_iter().any(is_key) {
-            return Some("a key");
-        }
+/// What was read; none where it went away meanwhile, as files of PostgreSQL and of ending engines do.
+fn there<T>(read: std::io::Result<T>) -> std::io::Result<Option<T>> {
+    match read {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        read => read.map(Some),
     }
-    None
 }
 
 #[cfg(test)]
@@ -65,10 +83,11 @@ mod tests {
         let deep = folder.path().join("engines/eng_1");
         fs::create_dir_all(&deep).unwrap();
         fs::write(deep.join("engine.log"), format!("hash={} sk-svc-short", "0a".repeat(32))).unwrap();
-        assert!(leaks(folder.path(), std::slice::from_ref(&secret)).unwrap().is_empty());
+        let secrets = Secrets::new([&secret]);
+        assert!(secrets.in_files(folder.path()).unwrap().is_empty());
         fs::write(deep.join("engine.log"), format!("key={secret}.")).unwrap();
-        assert_eq!(leaks(folder.path(), std::slice::from_ref(&secret)).unwrap().len(), 1);
+        assert_eq!(secrets.in_files(folder.path()).unwrap().len(), 1);
         fs::write(deep.join("engine.log"), format!("\0pk-svc-{secret}\0")).unwrap();
-        assert_eq!(leaks(folder.path(), &[]).unwrap().len(), 1);
+        assert_eq!(Secrets::new([]).in_files(folder.path()).unwrap().len(), 1);
     }
 }

@@ -57,6 +57,8 @@ pub(crate) struct World {
     calls: Mutex<Vec<Call>>,
     /// Engines were killed or stopped behind the orchestrator's back in this round.
     pub(crate) disturbed: AtomicBool,
+    /// The database was out of reach in this round.
+    pub(crate) troubled: AtomicBool,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -86,6 +88,7 @@ impl World {
             kept: Mutex::default(),
             calls: Mutex::default(),
             disturbed: AtomicBool::new(false),
+            troubled: AtomicBool::new(false),
         }
     }
 
@@ -158,6 +161,11 @@ impl World {
     /// Whether engines were ended behind the orchestrator's back in this round.
     pub(crate) fn is_disturbed(&self) -> bool {
         self.disturbed.load(Ordering::Relaxed)
+    }
+
+    /// Whether the database was out of reach in this round.
+    pub(crate) fn is_troubled(&self) -> bool {
+        self.troubled.load(Ordering::Relaxed)
     }
 }
 

@@ -1,28 +1,36 @@
 //! What a kill leaves: each change under way, and how far it was.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use contract::KeyHash;
 
 use super::aim::{FOLDER, NEW_KEY, NO_FOLDER, NO_PROCESS, OLD_KEY, PHASES, PROCESS, Phase};
 use super::deployment::Deployment;
-use super::processes::Labelled;
-use super::registry::{Engine, Seen, Snapshot, snapshot};
+use super::registry::{Engine, Seen, Snapshot};
+use super::running::Running;
 use super::world::World;
 use crate::api::Asked;
 
 /// What is there at one moment.
 #[derive(Debug)]
 pub(crate) struct Scene {
-    pub(crate) processes: Vec<Labelled>,
+    /// Processes or containers.
+    pub(crate) running: Vec<Running>,
     pub(crate) folders: BTreeSet<String>,
     pub(crate) registry: Snapshot,
 }
 
-/// Looks at processes, folders and rows, in this order: it is the order in which they change on their own
-/// after a kill.
-pub(crate) fn look(deployment: &Deployment, seen: &Seen) -> anyhow::Result<Scene> {
-    let processes = deployment.engines()?;
+/// Looks at processes or containers, folders and rows, in this order: it is the order in which they change on
+/// their own after a kill.
+pub(crate) async fn look(deployment: &Arc<Deployment>, seen: &Seen) -> anyhow::Result<Scene> {
+    let there = Arc::clone(deployment);
+    let (running, folders) = tokio::task::spawn_blocking(move || there_now(&there)).await??;
+    Ok(Scene { running, folders, registry: deployment.registry().snapshot(seen).await? })
+}
+
+fn there_now(deployment: &Deployment) -> anyhow::Result<(Vec<Running>, BTreeSet<String>)> {
+    let running = deployment.engines()?;
     let folders = match std::fs::read_dir(deployment.data_root()) {
         Ok(entries) => entries
             .map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()))
@@ -30,7 +38,7 @@ pub(crate) fn look(deployment: &Deployment, seen: &Seen) -> anyhow::Result<Scene
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => BTreeSet::new(),
         Err(error) => return Err(error.into()),
     };
-    Ok(Scene { processes, folders, registry: snapshot(&deployment.registry(), seen)? })
+    Ok((running, folders))
 }
 
 /// The phases of all changes under way.
@@ -38,7 +46,7 @@ pub(crate) async fn phases_of(world: &World, scene: &Scene) -> Vec<Phase> {
     let mut phases = Vec::new();
     for row in &scene.registry.engines {
         let Some(kind) = row.claim.as_deref() else { continue };
-        let has_process = scene.processes.iter().any(|process| process.engine_id == row.engine_id);
+        let has_process = scene.running.iter().any(|running| running.engine_id == row.engine_id);
         let state = match kind {
             "rotate" => match takes_its_old_key(world, row).await {
                 Some(true) => OLD_KEY,

@@ -1,0 +1,157 @@
+//! What stands between the orchestrator and PostgreSQL: it passes everything on, or nothing.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream, UnixStream};
+use tokio::sync::watch;
+use tokio::task::{JoinHandle, JoinSet};
+
+/// What the proxy does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mode {
+    /// It passes everything on.
+    Open,
+    /// It breaks every connection, and each new one at once.
+    Cut,
+    /// It keeps every connection, and passes nothing on.
+    Hung,
+}
+
+/// A proxy for the socket of a server. Dropped, it is gone and its connections break.
+#[derive(Debug)]
+pub(crate) struct Proxy {
+    pub(crate) address: SocketAddr,
+    mode: watch::Sender<Mode>,
+    serving: JoinHandle<()>,
+}
+
+impl Proxy {
+    /// A proxy that passes on to `socket`.
+    pub(crate) async fn start(socket: PathBuf) -> std::io::Result<Self> {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
+        let address = listener.local_addr()?;
+        let (mode, told) = watch::channel(Mode::Open);
+        Ok(Self { address, mode, serving: tokio::spawn(serve(listener, Arc::new(socket), told)) })
+    }
+
+    /// From now on it is like this.
+    pub(crate) fn set(&self, mode: Mode) {
+        self.mode.send_replace(mode);
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        self.serving.abort();
+    }
+}
+
+async fn serve(listener: TcpListener, socket: Arc<PathBuf>, mode: watch::Receiver<Mode>) {
+    let mut connections = JoinSet::new();
+    loop {
+        tokio::select! {
+            accepted = listener.accept() => {
+                if let Ok((client, _)) = accepted {
+                    connections.spawn(pass(client, Arc::clone(&socket), mode.clone()));
+                }
+            }
+            Some(_) = connections.join_next() => {}
+        }
+    }
+}
+
+/// One connection's life. Whatever breaks it ends it.
+async fn pass(mut client: TcpStream, socket: Arc<PathBuf>, mut mode: watch::Receiver<Mode>) {
+    let _ = client.set_nodelay(true);
+    let (to_server, to_client) = (mode.clone(), mode.clone());
+    let passing = async {
+        let mut server = UnixStream::connect(&*socket).await?;
+        let (from_server, into_server) = server.split();
+        let (from_client, into_client) = client.split();
+        tokio::select! {
+            ended = copy(from_client, into_server, to_server) => ended,
+            ended = copy(from_server, into_client, to_client) => ended,
+        }
+    };
+    tokio::select! {
+        _ = passing => {}
+        _ = mode.wait_for(|mode| *mode == Mode::Cut) => {}
+    }
+}
+
+/// Passes bytes on, but for the time in which nothing is: what came in until then goes on late.
+async fn copy(
+    mut from: impl AsyncRead + Unpin,
+    mut to: impl AsyncWrite + Unpin,
+    mut mode: watch::Receiver<Mode>,
+) -> std::io::Result<()> {
+    let mut buffer = vec![0; 16 * 1024];
+    loop {
+        let read = from.read(&mut buffer).await?;
+        if read == 0 || mode.wait_for(|mode| *mode != Mode::Hung).await.is_err() {
+            return Ok(());
+        }
+        to.write_all(buffer.get(..read).unwrap_or_default()).await?;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tokio::net::UnixListener;
+
+    use super::*;
+
+    /// Long enough for any answer, on a machine that is busy.
+    const LONG: Duration = Duration::from_secs(30);
+    /// Long enough for most answers: where there is none, none is missed.
+    const SHORT: Duration = Duration::from_millis(200);
+
+    /// Whether a byte comes back; none if nothing at all happens for so long.
+    async fn echoes(stream: &mut TcpStream, patience: Duration) -> Option<bool> {
+        let mut byte = [0];
+        let echo = async {
+            stream.write_all(b"x").await?;
+            stream.read(&mut byte).await
+        };
+        let echo = tokio::time::timeout(patience, echo).await.ok()?;
+        Some(matches!(echo, Ok(1)))
+    }
+
+    #[tokio::test]
+    async fn it_passes_on_or_breaks_or_keeps_silent() {
+        let folder = tempfile::tempdir().unwrap();
+        let socket = folder.path().join("socket");
+        let server = UnixListener::bind(&socket).unwrap();
+        tokio::spawn(async move {
+            while let Ok((stream, _)) = server.accept().await {
+                tokio::spawn(async move {
+                    let (mut read, mut write) = stream.into_split();
+                    let _ = tokio::io::copy(&mut read, &mut write).await;
+                });
+            }
+        });
+        let proxy = Proxy::start(socket).await.unwrap();
+        let connect = || async { TcpStream::connect(proxy.address).await.unwrap() };
+        let (mut early, mut late) = (connect().await, connect().await);
+        assert_eq!(echoes(&mut early, LONG).await, Some(true));
+        proxy.set(Mode::Hung);
+        assert_eq!(echoes(&mut early, SHORT).await, None);
+        assert_eq!(echoes(&mut late, SHORT).await, None);
+        proxy.set(Mode::Open);
+        assert_eq!(echoes(&mut late, LONG).await, Some(true));
+        // Two bytes of each were passed on in the end, and one has come back.
+        let mut rest = [0];
+        early.read_exact(&mut rest).await.unwrap();
+        late.read_exact(&mut rest).await.unwrap();
+        proxy.set(Mode::Cut);
+        assert_eq!(echoes(&mut early, LONG).await, Some(false));
+        assert_eq!(echoes(&mut connect().await, LONG).await, Some(false));
+        proxy.set(Mode::Open);
+        assert_eq!(echoes(&mut connect().await, LONG).await, Some(true));
+    }
+}

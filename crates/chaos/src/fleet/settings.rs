@@ -1,0 +1,53 @@
+//! How an orchestrator of a run is set up: everything that could wait for long waits for short.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use anyhow::Context as _;
+
+use super::running::Host;
+
+/// The environment of the orchestrator of `folder`, but for its ports.
+pub(crate) fn variables(
+    folder: &Path,
+    host: &Host,
+    database: String,
+    (admin_key, master_key): (&str, &str),
+) -> anyhow::Result<BTreeMap<String, String>> {
+    let inside = |name: &str| {
+        folder.join(name).to_str().map(str::to_owned).context("a temporary folder that is no text")
+    };
+    let common = [
+        ("ORCH_DATABASE_URL", database),
+        ("ORCH_MASTER_KEY", master_key.to_owned()),
+        ("ORCH_ADMIN_KEY", admin_key.to_owned()),
+        ("ORCH_HOST", "127.0.0.1".to_owned()),
+        ("ORCH_DATA_ROOT_PATH", inside("engines")?),
+        ("ORCH_CATALOG_MOUNT_PATH", inside("catalog")?),
+        ("ORCH_ENGINE_ENV_PASSTHROUGH", "LLM_PROVIDER,ENGINE_LOG_LEVEL".to_owned()),
+        ("LLM_PROVIDER", "scripted".to_owned()),
+        ("ENGINE_LOG_LEVEL", "warn".to_owned()),
+        ("ORCH_BOOT_TIMEOUT_S", "20".to_owned()),
+        // A machine that is busy answers late; an engine that hangs is found all the same.
+        ("ORCH_HEALTH_CHECK_INTERVAL_S", "0.2".to_owned()),
+        ("ORCH_HEALTH_CHECK_TIMEOUT_S", "1".to_owned()),
+        ("ORCH_HEALTH_MAX_FAILURES", "2".to_owned()),
+        ("ORCH_IDLE_SLEEP_THRESHOLD_S", "1".to_owned()),
+        ("ORCH_RESTART_BACKOFF_BASE_S", "0.1".to_owned()),
+        ("ORCH_RESTART_BACKOFF_MAX_S", "0.5".to_owned()),
+        ("ORCH_RESTART_MAX_ATTEMPTS", "8".to_owned()),
+    ];
+    let of_host = match host {
+        Host::Processes => vec![
+            ("ORCH_BACKEND", "process".to_owned()),
+            ("ORCH_ENGINE_IMAGE", format!("svc-engine:{}", env!("CARGO_PKG_VERSION"))),
+        ],
+        Host::Containers(containers) => vec![
+            ("ORCH_BACKEND", "docker".to_owned()),
+            ("ORCH_DOCKER_SOCKET", containers.premises.daemon.socket.display().to_string()),
+            ("ORCH_ENGINE_IMAGE", containers.premises.image()),
+            ("ORCH_ENGINE_NETWORK", containers.premises.network().to_owned()),
+        ],
+    };
+    Ok(common.into_iter().chain(of_host).map(|(name, value)| (name.to_owned(), value)).collect())
+}
