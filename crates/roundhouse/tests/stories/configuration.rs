@@ -55,7 +55,9 @@ const FAULTS: [(&str, &str); 42] = [
 /// Whose value is never shown.
 const SECRETS: [&str; 3] = ["ORCH_DATABASE_URL", "ORCH_MASTER_KEY", "ORCH_ADMIN_KEY"];
 /// What the contract gives where nothing is set.
-const DEFAULTS: [&str; 17] = [
+const DEFAULTS: [&str; 19] = [
+    "ORCH_BACKEND=docker",
+    "ORCH_DOCKER_SOCKET=/var/run/docker.sock",
     "ORCH_ENGINE_NETWORK=engine_net",
     "ORCH_ENGINE_URL_HOST=127.0.0.1",
     "ORCH_ENGINE_ENV_PASSTHROUGH=",
@@ -102,7 +104,7 @@ fn names_exactly(ended: Ended, faults: &[(&str, &str)]) {
 
 #[tokio::test]
 async fn each_bad_value_is_refused_alone() {
-    let place = Deployment::new();
+    let place = Deployment::plain();
     for (name, value) in FAULTS {
         let mut variables = place.fleet.variables.clone();
         variables.insert(name.to_owned(), value.to_owned());
@@ -113,7 +115,7 @@ async fn each_bad_value_is_refused_alone() {
 
 #[tokio::test]
 async fn all_bad_values_are_named_at_once_by_the_check_and_by_the_start() {
-    let place = Deployment::new();
+    let place = Deployment::plain();
     let mut variables = place.fleet.variables.clone();
     let mut faults: BTreeMap<&str, &str> = BTreeMap::new();
     for (name, value) in FAULTS {
@@ -128,7 +130,7 @@ async fn all_bad_values_are_named_at_once_by_the_check_and_by_the_start() {
 
 #[tokio::test]
 async fn what_is_required_is_missed_also_when_it_is_empty() {
-    let place = Deployment::new();
+    let place = Deployment::plain();
     let required = ["ORCH_DATABASE_URL", "ORCH_MASTER_KEY", "ORCH_ADMIN_KEY", "ORCH_ENGINE_IMAGE"];
     let mut variables = place.fleet.variables.clone();
     for name in required {
@@ -143,22 +145,21 @@ async fn what_is_required_is_missed_also_when_it_is_empty() {
 
 #[tokio::test]
 async fn faults_between_variables_are_named() {
-    let place = Deployment::new().with("ORCH_PORT_MIN", "9999").with("ORCH_PORT_MAX", "9001");
+    let place = Deployment::plain().with("ORCH_PORT_MIN", "9999").with("ORCH_PORT_MAX", "9001");
     let said = check(&place, &place.fleet.variables).await.refused(2, &["ORCH_PORT_M"]);
     assert!(said.contains("9999") || said.contains("9001"), "{said}");
 }
 
 #[tokio::test]
 async fn what_is_no_port_is_one_fault_and_named_as_it_is() {
-    let place = Deployment::new().with("ORCH_PORT_MAX", "70000");
+    let place = Deployment::plain().with("ORCH_PORT_MAX", "70000");
     names_exactly(check(&place, &place.fleet.variables).await, &[("ORCH_PORT_MAX", "70000")]);
 }
 
 #[tokio::test]
 async fn a_check_shows_what_holds_and_hides_what_is_secret() {
-    let place = Deployment::new();
-    let required =
-        ["ORCH_DATABASE_URL", "ORCH_MASTER_KEY", "ORCH_ADMIN_KEY", "ORCH_ENGINE_IMAGE", "ORCH_BACKEND"];
+    let place = Deployment::plain();
+    let required = ["ORCH_DATABASE_URL", "ORCH_MASTER_KEY", "ORCH_ADMIN_KEY", "ORCH_ENGINE_IMAGE"];
     let mut variables = place.fleet.variables.clone();
     variables.retain(|name, _| required.contains(&name.as_str()));
     let said = check(&place, &variables).await.well();
@@ -192,7 +193,7 @@ async fn a_check_shows_what_holds_and_hides_what_is_secret() {
 
 #[tokio::test]
 async fn a_check_disturbs_no_orchestrator() {
-    let place = Deployment::new();
+    let place = Deployment::plain();
     let (_orchestrator, product) = place.start_with_product().await;
     product.engine("ada").await;
     check(&place, &place.fleet.variables).await.well();
@@ -216,14 +217,14 @@ async fn does_not_start(place: &Deployment, what: &str) {
 
 #[tokio::test]
 async fn a_port_that_is_taken_is_named() {
-    let place = Deployment::new();
+    let place = Deployment::plain();
     let _holder = TcpListener::bind(("127.0.0.1", place.fleet.home.ports.first())).unwrap();
     place.launch().program.ended().await.refused(2, &[&place.fleet.home.ports.first().to_string()]);
 }
 
 #[tokio::test]
 async fn a_registry_that_is_none_is_named_and_left_alone() {
-    let place = Deployment::new();
+    let place = Deployment::plain();
     let file = place.fleet.folder().join("registry.sqlite");
     let garbage = b"no database ".repeat(1_000);
     fs::write(&file, &garbage).unwrap();
@@ -233,7 +234,7 @@ async fn a_registry_that_is_none_is_named_and_left_alone() {
 
 #[tokio::test]
 async fn a_folder_for_engines_that_is_a_file_is_named_and_left_alone() {
-    let place = Deployment::new();
+    let place = Deployment::plain();
     let folder = place.fleet.folder().join("engines");
     fs::write(&folder, "kept").unwrap();
     does_not_start(&place, folder.to_str().unwrap()).await;
@@ -242,7 +243,7 @@ async fn a_folder_for_engines_that_is_a_file_is_named_and_left_alone() {
 
 #[tokio::test]
 async fn a_catalog_that_does_not_exist_is_named() {
-    let place = Deployment::new();
+    let place = Deployment::plain();
     let catalog = place.fleet.folder().join("nowhere");
     let place = place.with("ORCH_CATALOG_MOUNT_PATH", catalog.to_str().unwrap());
     does_not_start(&place, catalog.to_str().unwrap()).await;
@@ -250,7 +251,7 @@ async fn a_catalog_that_does_not_exist_is_named() {
 
 #[tokio::test]
 async fn another_master_key_is_refused_with_the_way_out() {
-    let place = Deployment::new();
+    let place = Deployment::plain();
     let (orchestrator, _product) = place.start_with_product().await;
     orchestrator.end(rustix::process::Signal::TERM).await.well();
     let mut variables = place.fleet.variables.clone();

@@ -252,7 +252,7 @@ async fn in_the_engines_place(
 ) -> Option<(String, Answer)> {
     place.kill_engine(engine);
     let address = engine.url.strip_prefix("http://").unwrap();
-    let listener = TcpListener::bind(address).await.unwrap();
+    let listener = eventually("the port is free", async || TcpListener::bind(address).await.ok()).await;
     let double = async {
         let (mut connection, _) = listener.accept().await.unwrap();
         let mut request = Vec::new();

@@ -158,7 +158,7 @@ async fn refusals(
 #[tokio::test]
 async fn after_a_busy_life_no_key_stands_anywhere() {
     let provider = StrictProvider::start().await.unwrap();
-    let place = Deployment::new()
+    let place = Deployment::plain()
         .with_provider(&provider)
         .with("LLM_API_KEY", PROVIDER_KEY)
         .with("ROUNDHOUSE_LOG", "debug")
@@ -279,7 +279,7 @@ async fn at_its_most_talkative_no_service_tells_a_key() {
 
 #[tokio::test]
 async fn what_runs_can_be_looked_at_without_seeing_a_key() {
-    let place = Deployment::new();
+    let place = Deployment::plain();
     let (orchestrator, product) = place.start_with_product().await;
     let engine = product.engine("ada").await;
     product.rotate("ada").await.ok("new_api_key:engine-key");

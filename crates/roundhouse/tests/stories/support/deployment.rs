@@ -1,16 +1,27 @@
-//! A fleet under `roundhouse orchestrator`: configured variable by variable, as a deployment is.
+//! A fleet under `roundhouse orchestrator`: configured variable by variable, as a deployment is, on any combination of
+//! backend and database.
 
 use std::fs;
 use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use contract::EngineKey;
 use reqwest::Method;
 use rustix::process::{Pid, Signal};
 use serde_json::{Value, json};
 
+use super::docker::{self, Docker, Network};
 use super::form::{AUDIT_ROW, EXPLANATION, LAST_TRANSITION, NEXT_ACTION, RESTART_ATTEMPT};
+use super::forward::Forward;
 use super::http::{ask, client, segment};
-use super::{Answer, Ended, Engine, Fleet, Product, Program, assert_fields, eventually, processes};
+use super::{
+    Answer, Backend, Cluster, Database, Ended, Engine, Fleet, Postgres, Product, Program, assert_fields,
+    eventually, image, processes,
+};
+
+/// The version under test.
+const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// What an orchestrator hands on to its engines here.
 const PASSED_THROUGH: &str = "LLM_PROVIDER,LLM_BASE_URL,LLM_API_KEY,LLM_SCRIPT_PATH,ENGINE_LOG_LEVEL";
@@ -21,9 +32,20 @@ pub(crate) const QUICK: &str = "rules: [{answers: [{text: So it is.}]}]";
 /// A place for an orchestrator. Its folder is laid out as that of an `up`, whose variables are not used.
 #[derive(Debug)]
 pub(crate) struct Deployment {
+    /// What it has beyond its folder. It goes before the folder does.
+    parts: Parts,
     pub(crate) fleet: Fleet,
     pub(crate) admin_key: String,
     pub(crate) master_key: String,
+}
+
+/// What a deployment has beyond its folder.
+#[derive(Debug)]
+struct Parts {
+    folder: PathBuf,
+    docker: Option<(Docker, Network)>,
+    database: Option<Postgres>,
+    forwards: Vec<Forward>,
 }
 
 /// A `roundhouse orchestrator` that was started.
@@ -35,19 +57,67 @@ pub(crate) struct Orchestrator {
 }
 
 impl Deployment {
-    /// A deployment that has never been started, with nothing but what is required and safe beside others.
+    /// A deployment that has never been started, with nothing but what is required and safe beside others, on the
+    /// backend and database that this run of the stories was asked for.
     pub(crate) fn new() -> Self {
+        let this = Self::on(Backend::chosen(), Database::chosen());
+        this.expect("what ROUNDHOUSE_TEST_BACKEND and ROUNDHOUSE_TEST_DATABASE ask for is on this machine")
+    }
+
+    /// A deployment with a file as its registry and processes as its engines.
+    pub(crate) fn plain() -> Self {
+        Self::with_parts(None, None)
+    }
+
+    /// A deployment whose engines are containers; none where this machine runs none.
+    pub(crate) fn docker() -> Option<Self> {
+        Self::on(Backend::Docker, Database::chosen())
+    }
+
+    /// A deployment whose registry is in PostgreSQL; none where this machine has none.
+    pub(crate) fn postgres() -> Option<Self> {
+        Self::on(Backend::chosen(), Database::Postgres)
+    }
+
+    /// A deployment on this backend and database; none where this machine lacks one of them.
+    pub(crate) fn on(backend: Backend, database: Database) -> Option<Self> {
+        let docker = match backend {
+            Backend::Process => None,
+            Backend::Docker => Some(Docker::of_this_machine()?),
+        };
+        let database = match database {
+            Database::Sqlite => None,
+            Database::Postgres => Some(Postgres::of_this_machine()?),
+        };
+        if let Some(docker) = &docker {
+            image::of_this_build(docker)?;
+        }
+        Some(Self::with_parts(docker, database))
+    }
+
+    /// A deployment whose engines run at this daemon, which has their image.
+    pub(crate) fn at(docker: &Docker) -> Self {
+        Self::with_parts(Some(docker.clone()), None)
+    }
+
+    /// A deployment whose registry is in a database of this server.
+    pub(crate) fn in_cluster(cluster: &Cluster) -> Self {
+        Self::with_parts(None, Some(Postgres::on(&cluster.url())))
+    }
+
+    fn with_parts(docker: Option<Docker>, database: Option<Postgres>) -> Self {
         let fleet = Fleet::new();
         fs::create_dir(fleet.folder()).unwrap();
         // The last 43 characters of any key are 32 random bytes.
         let random = || EngineKey::generate().unwrap().expose()["sk-svc-".len()..].to_owned();
         let (admin_key, master_key) = (random(), random());
         let path = |name: &str| fleet.folder().join(name).to_str().unwrap().to_owned();
+        let file = || format!("sqlite:{}", path("registry.sqlite"));
         let variables = [
-            ("ORCH_DATABASE_URL", format!("sqlite:{}", path("registry.sqlite"))),
+            ("ORCH_DATABASE_URL", database.as_ref().map_or_else(file, Postgres::url)),
             ("ORCH_MASTER_KEY", master_key.clone()),
             ("ORCH_ADMIN_KEY", admin_key.clone()),
-            ("ORCH_ENGINE_IMAGE", format!("svc-engine:{}", env!("CARGO_PKG_VERSION"))),
+            ("ORCH_ENGINE_IMAGE", format!("svc-engine:{VERSION}")),
             ("ORCH_BACKEND", "process".to_owned()),
             ("ORCH_ENGINE_ENV_PASSTHROUGH", PASSED_THROUGH.to_owned()),
             ("ORCH_HOST", "127.0.0.1".to_owned()),
@@ -55,9 +125,61 @@ impl Deployment {
             ("ORCH_PORT_MIN", (fleet.home.ports.first() + 2).to_string()),
             ("ORCH_DATA_ROOT_PATH", path("engines")),
         ];
-        let this = Self { fleet, admin_key, master_key };
+        let folder = fleet.home.path().to_owned();
+        let docker = docker.map(|docker| {
+            let network = Network::new(&docker);
+            (docker, network)
+        });
+        let parts = Parts { folder, docker, database, forwards: Vec::new() };
+        let this = Self { parts, fleet, admin_key, master_key };
         let this = variables.into_iter().fold(this, |this, (name, value)| this.with(name, value));
-        Self { fleet: this.fleet.with_script(QUICK), ..this }
+        this.with_engines_in_containers().with_script(QUICK)
+    }
+
+    /// Sets what engines in containers need, if they are such.
+    fn with_engines_in_containers(self) -> Self {
+        let Some((docker, network)) = &self.parts.docker else { return self };
+        let socket = docker.socket().to_str().unwrap().to_owned();
+        let network = network.name.clone();
+        // A folder of their own to put the script in: what lies elsewhere they cannot see.
+        let catalog = self.catalog();
+        let shipped = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../catalog");
+        let copied = Command::new("cp").arg("--recursive").args([&shipped, &catalog]).status();
+        assert!(copied.is_ok_and(|status| status.success()), "the catalog that ships is copied");
+        self.with("ORCH_BACKEND", "docker")
+            .with("ORCH_DOCKER_SOCKET", socket)
+            .with("ORCH_ENGINE_NETWORK", network)
+            .with("ORCH_ENGINE_IMAGE", image::reference(VERSION))
+            .with("ORCH_CATALOG_MOUNT_PATH", catalog.to_str().unwrap())
+    }
+
+    /// The engines' catalog, where they are containers.
+    pub(crate) fn catalog(&self) -> PathBuf {
+        self.fleet.home.path().join("catalog")
+    }
+
+    /// The daemon, where the engines are containers.
+    pub(crate) fn daemon(&self) -> &Docker {
+        &self.parts.docker.as_ref().expect("the engines are containers").0
+    }
+
+    /// The engines' network, where they are containers.
+    pub(crate) fn network(&self) -> &str {
+        &self.parts.docker.as_ref().expect("the engines are containers").1.name
+    }
+
+    /// The database, where it is in PostgreSQL.
+    pub(crate) fn database(&self) -> &Postgres {
+        self.parts.database.as_ref().expect("the registry is in PostgreSQL")
+    }
+
+    /// A script for the `scripted` provider.
+    pub(crate) fn with_script(self, script: &str) -> Self {
+        if self.parts.docker.is_none() {
+            return Self { fleet: self.fleet.with_script(script), ..self };
+        }
+        fs::write(self.catalog().join("script.yaml"), script).unwrap();
+        self.with("LLM_PROVIDER", "scripted").with("LLM_SCRIPT_PATH", "/catalog/script.yaml")
     }
 
     /// Sets a variable.
@@ -66,8 +188,14 @@ impl Deployment {
     }
 
     /// Lets the engines talk to the strict provider in Anthropic's words.
-    pub(crate) fn with_provider(self, provider: &strict_provider::StrictProvider) -> Self {
-        Self { fleet: self.fleet.with_provider(provider), ..self }
+    pub(crate) fn with_provider(mut self, provider: &strict_provider::StrictProvider) -> Self {
+        self.fleet = self.fleet.with_provider(provider);
+        let Some((docker, _)) = &self.parts.docker else { return self };
+        let address = provider.base_url().strip_prefix("http://").unwrap().parse().unwrap();
+        let forward = Forward::new(&docker.host_address(), address);
+        let base = format!("http://{}", forward.address);
+        self.parts.forwards.push(forward);
+        self.with("LLM_BASE_URL", base)
     }
 
     /// Begins the orchestrator.
@@ -109,19 +237,46 @@ impl Deployment {
         self.start().await
     }
 
-    /// The process of an engine, if it runs.
+    /// The process of an engine, if it runs; that of a container is the engine's, not the one that passes signals on.
     pub(crate) fn process_of(&self, engine: &Engine) -> Option<Pid> {
-        let found = processes::engines_in_folder(&self.fleet.engine_folder(&engine.id));
+        let found = match self.parts.docker {
+            Some(_) => docker::processes_with_data_of(&engine.id),
+            None => processes::engines_in_folder(&self.fleet.engine_folder(&engine.id)),
+        };
         assert!(found.len() < 2, "one engine, {found:?}");
         found.first().copied()
+    }
+
+    /// The container of an engine, running or not.
+    pub(crate) async fn container_of(&self, engine: &Engine) -> Option<String> {
+        self.daemon().container_of(&engine.id).await
+    }
+
+    /// The containers in the deployment's network, running or not.
+    pub(crate) async fn containers(&self) -> Vec<String> {
+        self.daemon().containers(&format!("network={}", self.network())).await
     }
 
     /// Kills an engine behind the orchestrator's back.
     #[track_caller]
     pub(crate) fn kill_engine(&self, engine: &Engine) -> Pid {
         let process = self.process_of(engine).expect("the engine runs");
+        let docker = self.parts.docker.as_ref().map(|(docker, _)| docker);
+        let filter = format!("label=roundhouse.engine={}", engine.id);
+        let container = docker.and_then(|docker| docker.call(&["ps", "--quiet", "--filter", &filter]).ok());
         processes::kill(process);
+        if let (Some(docker), Some(container)) = (docker, container) {
+            // The daemon takes a moment to see it; a container that is gone already was seen to end.
+            let _ = docker.call(&["wait", &container]);
+        }
         process
+    }
+}
+
+impl Drop for Parts {
+    /// Ends what might make more of what the parts hold; then they go.
+    fn drop(&mut self) {
+        processes::sweep(self.folder.as_os_str());
     }
 }
 

@@ -247,6 +247,11 @@ impl Product {
 }
 
 impl Engine {
+    /// The same engine, asked with another key.
+    pub(crate) fn with_key(&self, key: &str) -> Self {
+        Self { key: key.to_owned(), ..self.clone() }
+    }
+
     /// The engine that a record describes.
     pub(crate) fn new(record: &Value) -> Self {
         let text = |name: &str| record[name].as_str().unwrap().to_owned();

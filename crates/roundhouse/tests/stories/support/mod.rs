@@ -1,14 +1,21 @@
 //! What the stories share: a place to run the binary in, clients of both services, and the contract's forms.
 
 pub(crate) mod calls;
+pub(crate) mod cluster;
+pub(crate) mod combination;
+pub(crate) mod daemon;
 pub(crate) mod deployment;
+pub(crate) mod docker;
 pub(crate) mod fleet;
 pub(crate) mod form;
+pub(crate) mod forward;
 pub(crate) mod home;
 pub(crate) mod http;
+pub(crate) mod image;
 pub(crate) mod lone_engine;
 pub(crate) mod model;
 pub(crate) mod ports;
+pub(crate) mod postgres;
 pub(crate) mod processes;
 pub(crate) mod sse;
 pub(crate) mod turn;
@@ -17,17 +24,22 @@ use std::env;
 use std::io::{self, Write as _};
 use std::time::{Duration, Instant};
 
+pub(crate) use cluster::Cluster;
+pub(crate) use combination::{Backend, Database};
+pub(crate) use daemon::{Daemon, LivesOn};
 pub(crate) use deployment::{Deployment, Orchestrator, QUICK, assert_within};
+pub(crate) use docker::Docker;
 pub(crate) use fleet::{Engine, Fleet, Product, Up};
 pub(crate) use form::assert_fields;
 pub(crate) use home::{Ended, Home, Program};
 pub(crate) use http::Answer;
 pub(crate) use lone_engine::LoneEngine;
 pub(crate) use model::Rig;
+pub(crate) use postgres::Postgres;
 pub(crate) use sse::{Event, EventStream};
 
 /// The longest that anything may take which is to happen. Generous: the machine may be busy.
-pub(crate) const DEADLINE: Duration = Duration::from_secs(30);
+pub(crate) const DEADLINE: Duration = Duration::from_mins(1);
 
 /// Asks again and again until `probe` gives something.
 pub(crate) async fn eventually<T>(what: &str, mut probe: impl AsyncFnMut() -> Option<T>) -> T {
@@ -47,12 +59,16 @@ pub(crate) fn has(program: &str) -> bool {
     let path = env::var_os("PATH").unwrap_or_default();
     let found = env::split_paths(&path).any(|folder| folder.join(program).is_file());
     if !found {
-        assert_ne!(env::var("ROUNDHOUSE_REQUIRE_ALL").as_deref(), Ok("1"), "{program} is required");
-        // Past the test harness, which would show it to nobody.
-        writeln!(io::stderr().lock(), "skipped: a story that needs {program}, which is not on this machine")
-            .unwrap();
+        skip(&format!("{program}, which is not on this machine"));
     }
     found
+}
+
+/// Says that a story is skipped for want of `what`, or fails where everything is required.
+pub(crate) fn skip(what: &str) {
+    assert_ne!(env::var("ROUNDHOUSE_REQUIRE_ALL").as_deref(), Ok("1"), "required: {what}");
+    // Past the test harness, which would show it to nobody.
+    writeln!(io::stderr().lock(), "skipped: a story that needs {what}").unwrap();
 }
 
 /// Waits for `future`, but not for ever.

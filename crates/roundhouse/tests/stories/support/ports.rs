@@ -34,6 +34,11 @@ impl Ports {
         self.claim.local_addr().unwrap().port() + 1
     }
 
+    /// Which of the ranges it is.
+    pub(crate) fn slot(&self) -> u16 {
+        (self.first() - FIRST) / PORTS_PER_SLOT
+    }
+
     /// The last port that may be used.
     pub(crate) fn last(&self) -> u16 {
         self.first() + PORTS_PER_SLOT - 2

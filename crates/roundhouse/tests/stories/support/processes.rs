@@ -12,12 +12,34 @@ use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open, pidfd_s
 
 /// The living processes whose environment mentions `text`.
 pub(crate) fn mentioning(text: &OsStr) -> Vec<Pid> {
+    // The environment of a zombie is empty, that of another user's process cannot be read.
+    whose("environ", |environment| contains(environment, text.as_bytes()))
+}
+
+/// The processes whose command line mentions `text`.
+pub(crate) fn called_with(text: &OsStr) -> Vec<Pid> {
+    whose("cmdline", |line| contains(line, text.as_bytes()))
+}
+
+/// The living processes in a control group of this name, or below it.
+pub(crate) fn in_cgroup(name: &str) -> Vec<Pid> {
+    let part = format!("/{name}/");
+    whose("cgroup", |groups| contains(groups, part.as_bytes()))
+}
+
+/// The processes that another one has started.
+pub(crate) fn children(parent: Pid) -> Vec<Pid> {
+    let line = format!("\nPPid:\t{}\n", parent.as_raw_nonzero());
+    whose("status", |status| contains(status, line.as_bytes()))
+}
+
+/// The processes of which the system's own file of this name says what is asked for.
+fn whose(file: &str, says: impl Fn(&[u8]) -> bool) -> Vec<Pid> {
     let found = fs::read_dir("/proc").unwrap().filter_map(|entry| {
         let entry = entry.ok()?;
         let pid = Pid::from_raw(entry.file_name().to_str()?.parse().ok()?)?;
-        // The environment of a zombie is empty, that of another user's process cannot be read.
-        let environment = fs::read(entry.path().join("environ")).ok()?;
-        contains(&environment, text.as_bytes()).then_some(pid)
+        let told = fs::read(entry.path().join(file)).ok()?;
+        says(&told).then_some(pid)
     });
     found.collect()
 }
@@ -68,6 +90,11 @@ pub(crate) fn sweep(text: &OsStr) {
             kill(pid);
         }
     }
+}
+
+/// Waits for the end of a process; whether it came in time.
+pub(crate) fn ends_within(pid: Pid, seconds: i64) -> bool {
+    pidfd_open(pid, PidfdFlags::empty()).is_ok_and(|process| has_ended(&process, seconds))
 }
 
 fn has_ended(process: &OwnedFd, within_seconds: i64) -> bool {

@@ -1,0 +1,279 @@
+//! Story 34 (lessons o01, o04, o16): the orchestrator is killed in the middle of what it does to a container. No other
+//! engine notices, and afterwards rows, containers and folders are one to one.
+
+use std::process::Stdio;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use rustix::process::Signal;
+use tokio::io::{AsyncBufReadExt as _, BufReader, Lines};
+use tokio::process::{Child, ChildStdout, Command};
+use tokio::task::JoinHandle;
+
+use crate::support::form::ENGINE_RECORD;
+use crate::support::http::client;
+use crate::support::{Deployment, Docker, Engine, Orchestrator, Product, eventually, in_time};
+
+/// What is begun before the orchestrator is killed.
+#[derive(Clone, Copy, Debug)]
+enum Change {
+    Provision,
+    Start,
+    Stop,
+    Delete,
+    Rotate,
+}
+
+/// When it is killed.
+#[derive(Clone, Copy, Debug)]
+enum Moment {
+    /// So many milliseconds after it was asked for, wherever it is then.
+    After(u64),
+    /// When the daemon tells that this has happened to the container.
+    Told(&'static str),
+}
+
+/// What a daemon tells of a deployment's containers, as it happens.
+struct Told {
+    _client: Child,
+    lines: Lines<BufReader<ChildStdout>>,
+}
+
+impl Told {
+    /// Listens from now on.
+    async fn listen(docker: &Docker, deployment: &str) -> Self {
+        let now = docker.run(&["info", "--format", "{{.SystemTime}}"]).await;
+        let mut client = Command::new("docker")
+            .args(["--host", &format!("unix://{}", docker.socket().display()), "events", "--since", &now])
+            .args([
+                "--filter",
+                &format!("label=roundhouse.deployment={deployment}"),
+                "--format",
+                "{{.Action}}",
+            ])
+            .stdout(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()
+            .unwrap();
+        let lines = BufReader::new(client.stdout.take().unwrap()).lines();
+        Self { _client: client, lines }
+    }
+
+    async fn until(&mut self, what: &str) {
+        let told = async {
+            while let Some(line) = self.lines.next_line().await.unwrap() {
+                if line.split(':').next() == Some(what) {
+                    return;
+                }
+            }
+            panic!("the daemon stopped telling before {what}");
+        };
+        in_time(what, told).await;
+    }
+}
+
+/// An engine that nothing is done to, which is asked something all the time.
+struct Witness {
+    engine: Engine,
+    container: Option<String>,
+    stop: Arc<AtomicBool>,
+    asked: Arc<AtomicU64>,
+    asking: JoinHandle<Vec<String>>,
+}
+
+impl Witness {
+    async fn new(place: &Deployment, product: &Product) -> Self {
+        let engine = product.engine("witness").await;
+        let (stop, asked) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+        let asking = tokio::spawn({
+            let (engine, stop, asked) = (engine.clone(), stop.clone(), asked.clone());
+            async move {
+                let mut failures = Vec::new();
+                while !stop.load(Ordering::Relaxed) {
+                    let request =
+                        client().get(format!("{}/tasks", engine.url)).header("x-engine-key", &engine.key);
+                    match request.send().await {
+                        Ok(answer) if answer.status() == 200 => {}
+                        other => failures.push(format!("{other:?}")),
+                    }
+                    asked.fetch_add(1, Ordering::Relaxed);
+                }
+                failures
+            }
+        });
+        Self { container: place.container_of(&engine).await, engine, stop, asked, asking }
+    }
+
+    async fn noticed_nothing(self, place: &Deployment, product: &Product) {
+        self.stop.store(true, Ordering::Relaxed);
+        assert_eq!(self.asking.await.unwrap(), Vec::<String>::new());
+        assert!(self.asked.load(Ordering::Relaxed) > 20, "it was asked all the time");
+        assert_eq!(place.container_of(&self.engine).await, self.container);
+        for event in ["crash", "restart", "start"] {
+            let rows = product.audit(event).await;
+            assert!(rows.iter().all(|(user, _)| user != "witness"), "{event}: {rows:?}");
+        }
+    }
+}
+
+/// Waits until rows, containers and folders are one to one and nothing is under way.
+async fn is_in_order(place: &Deployment, product: &Product) {
+    eventually("rows, containers and folders are one to one", async || {
+        let (engines, _) = product.list("").await;
+        let settled = |engine: &&serde_json::Value| {
+            !["provisioning", "destroying"].contains(&engine["status"].as_str().unwrap())
+        };
+        let ids = |status: Option<&str>| {
+            let chosen =
+                engines.iter().filter(|engine| status.is_none_or(|status| engine["status"] == status));
+            let mut ids: Vec<String> =
+                chosen.map(|engine| engine["engine_id"].as_str().unwrap().to_owned()).collect();
+            ids.sort();
+            ids
+        };
+        let mut contained = Vec::new();
+        for container in place.containers().await {
+            // One that is just going is none that stays.
+            let format = "{{.State.Status}} {{index .Config.Labels \"roundhouse.engine\"}}";
+            let told = place.daemon().try_run(&["inspect", "--format", format, &container]).await.ok()?;
+            contained.push(told.strip_prefix("running ")?.to_owned());
+        }
+        contained.sort();
+        let folders = std::fs::read_dir(place.fleet.folder().join("engines")).unwrap();
+        let mut folders: Vec<String> =
+            folders.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        folders.sort();
+        let well = engines.iter().all(|engine| settled(&engine));
+        (well && contained == ids(Some("running")) && folders == ids(None)).then_some(())
+    })
+    .await;
+}
+
+/// Begins a change to ada's engine and kills the orchestrator at a moment of it.
+async fn killed_at(
+    place: &Deployment,
+    orchestrator: Orchestrator,
+    product: &Product,
+    (change, moment): (Change, Moment),
+    deployment: &str,
+) -> Orchestrator {
+    let mut told = Told::listen(place.daemon(), deployment).await;
+    let call = tokio::spawn({
+        let product = product.clone();
+        async move {
+            let path = |suffix: &str| format!("{}/engines/ada{suffix}", product.base);
+            let request = match change {
+                Change::Provision => client()
+                    .post(format!("{}/engines/provision", product.base))
+                    .json(&serde_json::json!({"user_id": "ada"})),
+                Change::Start => client().post(path("/start")),
+                Change::Stop => client().post(path("/stop")),
+                Change::Delete => client().delete(path("")),
+                Change::Rotate => client().post(path("/rotate-key")),
+            };
+            request.header("x-platform-key", &product.key).send().await
+        }
+    });
+    match moment {
+        Moment::Told(what) => told.until(what).await,
+        Moment::After(milliseconds) => tokio::time::sleep(Duration::from_millis(milliseconds)).await,
+    }
+    assert_eq!(orchestrator.end(Signal::KILL).await.code, None);
+    call.abort();
+    let orchestrator = place.start().await;
+    is_in_order(place, product).await;
+    orchestrator
+}
+
+/// Kills the orchestrator in each of these moments of a change; `before` says whether ada's engine runs, is stopped, or
+/// is not there.
+async fn killed_in(change: Change, before: &str, moments: &[Moment]) {
+    let Some(place) = Deployment::docker() else { return };
+    let (mut orchestrator, product) = place.start_with_product().await;
+    let witness = Witness::new(&place, &product).await;
+    let told = place.daemon().inspect(witness.container.as_ref().unwrap()).await;
+    let deployment = told["Config"]["Labels"]["roundhouse.deployment"].as_str().unwrap().to_owned();
+    for moment in moments {
+        match before {
+            "running" => drop(product.engine("ada").await),
+            "stopped" => {
+                product.engine("ada").await;
+                product.stop("ada").await.ok("status:text");
+            }
+            _ => assert_eq!(product.get("ada").await.status, 404),
+        }
+        orchestrator = killed_at(&place, orchestrator, &product, (change, *moment), &deployment).await;
+        // Whatever became of it, it can be put right by whoever wants it.
+        match product.admit_as_it_is("ada").await.body["reason"].as_str() {
+            Some("engine_stopped") => drop(product.start("ada").await.ok("status:text url:url")),
+            Some("engine_not_found" | "engine_sleeping") | None => {}
+            Some(other) => panic!("{change:?} at {moment:?}: {other}"),
+        }
+        let engine = product.engine("ada").await;
+        engine.get("/tasks").await.ok("tasks:array total:int");
+        is_in_order(&place, &product).await;
+        if before != "running" {
+            product.delete("ada").await.ok("status:text engine_id:engine");
+        }
+    }
+    witness.noticed_nothing(&place, &product).await;
+    drop(orchestrator);
+}
+
+#[tokio::test]
+async fn lesson_o01_killed_amid_a_provision() {
+    killed_in(Change::Provision, "none", &[Moment::After(5), Moment::Told("create"), Moment::Told("start")])
+        .await;
+}
+
+#[tokio::test]
+async fn lesson_o01_killed_amid_a_start() {
+    killed_in(Change::Start, "stopped", &[Moment::After(5), Moment::Told("create"), Moment::Told("start")])
+        .await;
+}
+
+#[tokio::test]
+async fn lesson_o01_killed_amid_a_stop() {
+    let moments = [Moment::After(5), Moment::Told("kill"), Moment::Told("die"), Moment::Told("destroy")];
+    // A stopped engine is no longer running: each round begins with a start.
+    killed_in(Change::Stop, "running", &moments).await;
+}
+
+#[tokio::test]
+async fn lesson_o01_killed_amid_a_delete() {
+    let moments = [Moment::After(5), Moment::Told("die"), Moment::Told("destroy")];
+    killed_in(Change::Delete, "running", &moments).await;
+}
+
+#[tokio::test]
+async fn lesson_o16_killed_amid_a_rotation_one_key_works_and_the_rest_are_dead() {
+    let Some(place) = Deployment::docker() else { return };
+    let (mut orchestrator, product) = place.start_with_product().await;
+    let witness = Witness::new(&place, &product).await;
+    let told = place.daemon().inspect(witness.container.as_ref().unwrap()).await;
+    let deployment = told["Config"]["Labels"]["roundhouse.deployment"].as_str().unwrap().to_owned();
+    let mut dead: Vec<String> = Vec::new();
+    for milliseconds in [1, 3, 6, 12, 25] {
+        let before = product.engine("ada").await;
+        let rotation = (Change::Rotate, Moment::After(milliseconds));
+        orchestrator = killed_at(&place, orchestrator, &product, rotation, &deployment).await;
+        let engine = product.engine("ada").await;
+        assert_eq!(product.get("ada").await.ok(ENGINE_RECORD)["api_key"], engine.key.as_str());
+        engine.get("/tasks").await.ok("tasks:array total:int");
+        if engine.key != before.key {
+            dead.push(before.key.clone());
+        }
+        // What was told to be done is done for good.
+        dead.push(engine.key.clone());
+        product.rotate("ada").await.ok("new_api_key:engine-key");
+        let now = product.engine("ada").await;
+        now.get("/tasks").await.ok("tasks:array total:int");
+        for key in &dead {
+            let former = now.with_key(key);
+            former.get("/tasks").await.refused(401, "INVALID_ENGINE_KEY");
+        }
+    }
+    witness.noticed_nothing(&place, &product).await;
+    drop(orchestrator);
+}

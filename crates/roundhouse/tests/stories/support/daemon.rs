@@ -1,0 +1,241 @@
+//! A Docker daemon of a story's own, which may be stopped, killed and made to hang.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::net::Ipv4Addr;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use rustix::process::{Pid, Signal};
+use tempfile::TempDir;
+
+use super::docker::Docker;
+use super::ports::Ports;
+use super::{eventually, has, image, processes, skip};
+
+/// A daemon with folders and a bridge of its own. At its end it goes, with all that it runs.
+#[derive(Debug)]
+pub(crate) struct Daemon {
+    pub(crate) docker: Docker,
+    folder: TempDir,
+    /// What tells it from other daemons, of this run and of others.
+    number: u16,
+    lives_on: LivesOn,
+    _ports: Ports,
+    server: Option<Child>,
+    /// The links that its networks were when it was last ended: it may never be there again to remove them.
+    links: Vec<String>,
+}
+
+/// Whether containers live on while their daemon is away.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LivesOn {
+    Yes,
+    No,
+}
+
+impl Daemon {
+    /// A daemon that runs and has the engines' image; none, with a reason that is said, where it cannot be.
+    pub(crate) async fn start(lives_on: LivesOn) -> Option<Self> {
+        let first = Docker::of_this_machine()?;
+        let reference = image::of_this_build(&first)?;
+        if !["dockerd", "ip", "setpriv"].into_iter().all(has) {
+            return None;
+        }
+        if !rustix::process::getuid().is_root() {
+            skip("root's rights, to run a second Docker daemon");
+            return None;
+        }
+        let ports = Ports::claim();
+        let number = ports.slot();
+        let folder = TempDir::with_prefix("roundhouse-dockerd-").unwrap();
+        let docker = Docker::at(&folder.path().join("docker.sock"));
+        let mut this =
+            Self { docker, folder, number, lives_on, _ports: ports, server: None, links: Vec::new() };
+        this.make_bridge();
+        this.launch().await;
+        load(&first, &this.docker, &reference).await;
+        Some(this)
+    }
+
+    /// Starts the daemon and waits until it answers.
+    pub(crate) async fn launch(&mut self) {
+        let path = |name: &str| self.folder.path().join(name).to_str().unwrap().to_owned();
+        let log = fs::File::options().create(true).append(true).open(path("log")).unwrap();
+        let mut command = Command::new("setpriv");
+        command
+            .args(["--pdeathsig=KILL", "--", "dockerd", "--config-file", &self.configuration()])
+            .args(["--host", &format!("unix://{}", self.docker.socket().display())])
+            .args(["--data-root", &path("data"), "--exec-root", &path("exec"), "--pidfile", &path("pid")])
+            // Neither without a bridge nor with addresses of its own: at its start it would then remove the bridge of
+            // this machine's own daemon.
+            .args(["--bridge", &self.bridge(), "--iptables=false", "--ip6tables=false", "--ip-masq=false"])
+            .args(["--cgroup-parent", &self.name(), "--containerd-namespace", &self.name()])
+            .args(["--containerd-plugins-namespace", &format!("{}-plugins", self.name())]);
+        if self.lives_on == LivesOn::Yes {
+            command.arg("--live-restore");
+        }
+        self.server =
+            Some(command.stdout(log.try_clone().unwrap()).stderr(log).stdin(Stdio::null()).spawn().unwrap());
+        eventually("the daemon answers", async || {
+            let ended = self.server.as_mut().unwrap().try_wait().unwrap();
+            assert!(ended.is_none(), "the daemon ended: {}", fs::read_to_string(path("log")).unwrap());
+            self.docker.try_run(&["version"]).await.ok()
+        })
+        .await;
+    }
+
+    /// Ends it as its service manager would.
+    pub(crate) fn stop(&mut self) {
+        self.end(Signal::TERM, 60);
+    }
+
+    /// Ends it in the midst of what it does. What it runs lives on.
+    pub(crate) fn crash(&mut self) {
+        self.end(Signal::KILL, 10);
+        // Its own helper goes with it. The next one is not to take what is left of either for one that runs.
+        let helper = self.folder.path().join("exec/containerd/containerd.pid");
+        let number = fs::read_to_string(&helper).ok().and_then(|text| text.trim().parse().ok());
+        if let Some(pid) = number.and_then(Pid::from_raw) {
+            processes::kill(pid);
+        }
+        let _ = fs::remove_file(helper);
+        let _ = fs::remove_file(self.folder.path().join("pid"));
+    }
+
+    /// Keeps it from doing anything: calls reach it, and nothing comes back.
+    pub(crate) fn pause(&self) {
+        processes::signal(self.pid(), Signal::STOP);
+    }
+
+    /// Lets it go on.
+    pub(crate) fn resume(&self) {
+        processes::signal(self.pid(), Signal::CONT);
+    }
+
+    fn pid(&self) -> Pid {
+        pid_of(self.server.as_ref().expect("the daemon runs"))
+    }
+
+    fn end(&mut self, signal: Signal, seconds: i64) {
+        self.links = self.networks().iter().map(|network| format!("br-{network}")).collect();
+        let mut server = self.server.take().expect("the daemon runs");
+        let pid = pid_of(&server);
+        processes::signal(pid, signal);
+        assert!(processes::ends_within(pid, seconds), "the daemon has not ended within {seconds} s");
+        server.wait().unwrap();
+    }
+
+    /// The networks that were made at this daemon.
+    fn networks(&self) -> Vec<String> {
+        let networks = self.docker.call(&["network", "ls", "--quiet", "--filter", "type=custom"]);
+        networks.unwrap_or_default().lines().map(str::to_owned).collect()
+    }
+
+    fn name(&self) -> String {
+        format!("roundhouse-e2e-{}", self.number)
+    }
+
+    /// The bridge that the daemon is given; it never makes one, nor takes the machine's own.
+    fn bridge(&self) -> String {
+        format!("rhe2e{}", self.number)
+    }
+
+    /// This machine's address on the bridge.
+    fn address(&self) -> Ipv4Addr {
+        Ipv4Addr::new(10, 112, u8::try_from(self.number).unwrap(), 1)
+    }
+
+    fn make_bridge(&self) {
+        let bridge = self.bridge();
+        remove_link(&bridge);
+        ip(&["link", "add", "name", &bridge, "type", "bridge"]);
+        ip(&["address", "add", &format!("{}/24", self.address()), "dev", &bridge]);
+        ip(&["link", "set", &bridge, "up"]);
+    }
+
+    /// A configuration of its own, so that none of the machine's is read.
+    fn configuration(&self) -> String {
+        let file = self.folder.path().join("daemon.json");
+        fs::write(&file, "{}").unwrap();
+        file.to_str().unwrap().to_owned()
+    }
+
+    /// Ends whatever a daemon that was killed left running.
+    fn sweep(&self) {
+        processes::sweep(self.folder.path().as_os_str());
+        let shims = || processes::called_with(self.folder.path().as_os_str());
+        let contained = || processes::in_cgroup(&self.name());
+        for _ in 0..100 {
+            let found = [shims(), contained()].concat();
+            if found.is_empty() {
+                break;
+            }
+            found.into_iter().for_each(processes::kill);
+        }
+        for mount in mounts_below(self.folder.path()) {
+            let _ = Command::new("umount").arg("--lazy").arg(mount).status();
+        }
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        if let Some(mut server) = self.server.take() {
+            let pid = pid_of(&server);
+            let _ = rustix::process::kill_process(pid, Signal::CONT);
+            // Its networks are links of this machine, which only it can tell from others.
+            let networks = self.networks();
+            let containers = self.docker.call(&["ps", "--all", "--quiet"]).unwrap_or_default();
+            for container in containers.lines() {
+                let _ = self.docker.call(&["rm", "--force", container]);
+            }
+            for network in networks {
+                let _ = self.docker.call(&["network", "rm", &network]);
+            }
+            let _ = rustix::process::kill_process(pid, Signal::TERM);
+            if !processes::ends_within(pid, 20) {
+                let _ = server.kill();
+            }
+            let _ = server.wait();
+        }
+        self.sweep();
+        for link in &self.links {
+            remove_link(link);
+        }
+        remove_link(&self.bridge());
+    }
+}
+
+/// Hands an image from one daemon to another.
+async fn load(from: &Docker, to: &Docker, reference: &str) {
+    let line =
+        r#"set -o pipefail; docker --host "unix://$0" save "$2" | docker --host "unix://$1" load --quiet"#;
+    let mut command = tokio::process::Command::new("bash");
+    let output =
+        command.args(["-c", line]).args([from.socket(), to.socket()]).arg(reference).output().await.unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+fn pid_of(child: &Child) -> Pid {
+    Pid::from_raw(i32::try_from(child.id()).unwrap()).unwrap()
+}
+
+fn ip(arguments: &[&str]) {
+    let output = Command::new("ip").args(arguments).output().unwrap();
+    assert!(output.status.success(), "ip {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+}
+
+fn remove_link(name: &str) {
+    let _ = Command::new("ip").args(["link", "delete", name]).stderr(Stdio::null()).status();
+}
+
+/// What is mounted below a folder, the innermost first.
+fn mounts_below(folder: &Path) -> Vec<PathBuf> {
+    let table = fs::read_to_string("/proc/self/mountinfo").unwrap();
+    let points = table.lines().filter_map(|line| line.split(' ').nth(4)).map(OsStr::new).map(PathBuf::from);
+    let mut points: Vec<PathBuf> = points.filter(|point| point.starts_with(folder)).collect();
+    points.sort();
+    points.reverse();
+    points
+}

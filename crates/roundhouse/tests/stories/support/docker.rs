@@ -1,0 +1,199 @@
+//! A Docker daemon, as a person at its client sees it: what the orchestrator has made there, and whatever that person
+//! does behind its back.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use reqwest::Client;
+use serde_json::Value;
+
+use super::{in_time, skip};
+
+/// The daemon of this machine.
+pub(crate) const SOCKET: &str = "/var/run/docker.sock";
+
+/// A call of the client that takes longer has failed.
+const CALL_SECONDS: &str = "120";
+
+/// The names of networks that stories made begin so; the id of the process that runs them follows.
+const NETWORKS: &str = "roundhouse-e2e-";
+
+/// A daemon.
+#[derive(Clone, Debug)]
+pub(crate) struct Docker {
+    socket: PathBuf,
+}
+
+/// A network for one deployment. At its end it goes, and every container in it.
+#[derive(Debug)]
+pub(crate) struct Network {
+    docker: Docker,
+    pub(crate) name: String,
+}
+
+impl Docker {
+    /// The daemon of this machine; none, with a reason that is said, where it has none.
+    pub(crate) fn of_this_machine() -> Option<Self> {
+        static FOUND: OnceLock<Result<(), String>> = OnceLock::new();
+        let this = Self::at(Path::new(SOCKET));
+        let found = FOUND.get_or_init(|| {
+            this.call(&["version", "--format", "{{.Server.Version}}"])?;
+            this.remove_leftovers();
+            Ok(())
+        });
+        match found {
+            Ok(()) => Some(this),
+            Err(why) => {
+                skip(&format!("a Docker daemon and its client: {why}"));
+                None
+            }
+        }
+    }
+
+    /// The daemon that listens on this socket.
+    pub(crate) fn at(socket: &Path) -> Self {
+        Self { socket: socket.to_owned() }
+    }
+
+    pub(crate) fn socket(&self) -> &Path {
+        &self.socket
+    }
+
+    /// Calls the client; gives what it said.
+    pub(crate) fn call(&self, arguments: &[&str]) -> Result<String, String> {
+        said(self.command().args(arguments).output())
+    }
+
+    /// Calls the client without holding up what else the story does.
+    pub(crate) async fn try_run(&self, arguments: &[&str]) -> Result<String, String> {
+        said(tokio::process::Command::from(self.command()).args(arguments).output().await)
+    }
+
+    /// Calls the client, which must succeed.
+    pub(crate) async fn run(&self, arguments: &[&str]) -> String {
+        self.try_run(arguments).await.unwrap_or_else(|why| panic!("docker {arguments:?}: {why}"))
+    }
+
+    /// The containers that pass a filter, whether they run or not.
+    pub(crate) async fn containers(&self, filter: &str) -> Vec<String> {
+        let found = self.run(&["ps", "--all", "--quiet", "--no-trunc", "--filter", filter]).await;
+        found.lines().map(str::to_owned).collect()
+    }
+
+    /// The container of an engine; whether it runs or not.
+    pub(crate) async fn container_of(&self, engine_id: &str) -> Option<String> {
+        let found = self.containers(&format!("label=roundhouse.engine={engine_id}")).await;
+        assert!(found.len() < 2, "one engine, {found:?}");
+        found.into_iter().next()
+    }
+
+    /// All that the daemon tells of a container.
+    pub(crate) async fn inspect(&self, container: &str) -> Value {
+        let told = self.run(&["inspect", "--type", "container", container]).await;
+        serde_json::from_str::<Value>(&told).unwrap()[0].take()
+    }
+
+    /// The state that a container is in; none where there is no such container.
+    pub(crate) async fn state(&self, container: &str) -> Option<String> {
+        self.try_run(&["inspect", "--type", "container", "--format", "{{.State.Status}}", container])
+            .await
+            .ok()
+    }
+
+    /// What a line of shell says inside a container, run as the engine's user.
+    pub(crate) async fn inside(&self, container: &str, line: &str) -> String {
+        self.run(&["exec", container, "sh", "-c", line]).await
+    }
+
+    /// Asks the daemon itself, past the client; gives the status and the answer.
+    pub(crate) async fn post(&self, path: &str, body: &Value) -> (u16, Value) {
+        let client = Client::builder().unix_socket(self.socket.clone()).build().unwrap();
+        let request = client.post(format!("http://docker/v1.41{path}")).json(body);
+        let answer = in_time(path, request.send()).await.unwrap();
+        (answer.status().as_u16(), answer.json().await.unwrap_or_default())
+    }
+
+    /// The address of this machine in the network that every daemon has: how a container reaches it.
+    pub(crate) fn host_address(&self) -> String {
+        let format = "{{with index .IPAM.Config 0}}{{.Gateway}} {{.Subnet}}{{end}}";
+        let told = self.call(&["network", "inspect", "bridge", "--format", format]);
+        let told = told.unwrap_or_else(|why| panic!("no network `bridge`: {why}"));
+        if let Some((gateway, _)) = told.split_once(' ') {
+            return gateway.to_owned();
+        }
+        // Of a bridge that was there before its daemon none is told: it is the first address.
+        let first = told.rsplit_once(".0/").unwrap_or_else(|| panic!("no address in {told:?}")).0;
+        format!("{first}.1")
+    }
+
+    fn command(&self) -> Command {
+        let mut command = Command::new("timeout");
+        command.args([CALL_SECONDS, "docker", "--host", &format!("unix://{}", self.socket.display())]);
+        command
+    }
+
+    /// Removes what runs of these stories left that were killed.
+    fn remove_leftovers(&self) {
+        let filter = format!("name=^{NETWORKS}");
+        let names = self.call(&["network", "ls", "--filter", &filter, "--format", "{{.Name}}"]);
+        for name in names.unwrap_or_default().lines() {
+            let process = name.trim_start_matches(NETWORKS).split('-').next().unwrap_or_default();
+            if !Path::new("/proc").join(process).exists() {
+                remove_network(self, name);
+            }
+        }
+    }
+}
+
+impl Network {
+    /// A name that no other network has. Who makes the network, the story or the orchestrator, is left open.
+    pub(crate) fn new(docker: &Docker) -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        Self { docker: docker.clone(), name: format!("{NETWORKS}{}-{number}", std::process::id()) }
+    }
+}
+
+impl Drop for Network {
+    fn drop(&mut self) {
+        remove_network(&self.docker, &self.name);
+    }
+}
+
+/// Removes a network and all that is in it, as far as the daemon answers.
+fn remove_network(docker: &Docker, name: &str) {
+    let filter = format!("network={name}");
+    let containers =
+        docker.call(&["ps", "--all", "--quiet", "--no-trunc", "--filter", &filter]).unwrap_or_default();
+    let containers: Vec<&str> = containers.lines().collect();
+    if !containers.is_empty() {
+        let _ = docker.call(&[&["rm", "--force", "--volumes"], containers.as_slice()].concat());
+    }
+    let _ = docker.call(&["network", "rm", name]);
+}
+
+fn said(output: std::io::Result<Output>) -> Result<String, String> {
+    let output = output.map_err(|error| format!("it cannot be called: {error}"))?;
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
+    if output.status.success() { Ok(text(&output.stdout)) } else { Err(text(&output.stderr)) }
+}
+
+/// The containers' processes that hold `engine_id`'s folder as their `/data`, the first process of each left out, which
+/// only passes signals on.
+pub(crate) fn processes_with_data_of(engine_id: &str) -> Vec<rustix::process::Pid> {
+    let folder = format!("/{engine_id} /data ");
+    let is_inside = |process: &Path| {
+        let mounts = fs::read_to_string(process.join("mountinfo")).unwrap_or_default();
+        let status = fs::read_to_string(process.join("status")).unwrap_or_default();
+        let number = status.lines().find_map(|line| line.strip_prefix("NSpid:"));
+        let is_first = number.and_then(|numbers| numbers.split_whitespace().last()) == Some("1");
+        mounts.contains(&folder) && !is_first
+    };
+    super::processes::mentioning("SQLITE_DB_PATH=/data/brain.sqlite".as_ref())
+        .into_iter()
+        .filter(|pid| is_inside(&Path::new("/proc").join(pid.as_raw_nonzero().to_string())))
+        .collect()
+}

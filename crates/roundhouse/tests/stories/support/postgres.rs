@@ -1,0 +1,98 @@
+//! PostgreSQL as its own client sees it: a database for each story, and a look into it.
+
+use std::process::{Command, Output};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use super::skip;
+
+/// A database of a story's own, dropped at its end.
+#[derive(Debug)]
+pub(crate) struct Postgres {
+    server: String,
+    pub(crate) name: String,
+}
+
+impl Postgres {
+    /// A new database on the server that `ROUNDHOUSE_TEST_POSTGRES_URL` names; none, with a reason that is said, where
+    /// there is none.
+    pub(crate) fn of_this_machine() -> Option<Self> {
+        static FOUND: OnceLock<Result<String, String>> = OnceLock::new();
+        let found = FOUND.get_or_init(|| {
+            let url = std::env::var("ROUNDHOUSE_TEST_POSTGRES_URL").unwrap_or_default();
+            if url.is_empty() {
+                return Err("ROUNDHOUSE_TEST_POSTGRES_URL names no server".to_owned());
+            }
+            query(&url, "SELECT 1").map(|_| url)
+        });
+        match found {
+            Ok(url) => Some(Self::on(url)),
+            Err(why) => {
+                skip(&format!("a PostgreSQL server: {why}"));
+                None
+            }
+        }
+    }
+
+    /// A new database on the server of this URL.
+    pub(crate) fn on(server: &str) -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let name = format!("roundhouse_e2e_{}_{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        // Left by a run that was killed, whose process had the same id.
+        let drop = format!("DROP DATABASE IF EXISTS {name} WITH (FORCE)");
+        query(server, &drop).unwrap();
+        query(server, &format!("CREATE DATABASE {name}")).unwrap();
+        Self { server: server.to_owned(), name }
+    }
+
+    /// The URL of the database.
+    pub(crate) fn url(&self) -> String {
+        in_database(&self.server, &self.name)
+    }
+
+    /// What a statement answers, run in the database.
+    #[track_caller]
+    pub(crate) fn ask(&self, statement: &str) -> String {
+        self.try_ask(statement).unwrap_or_else(|why| panic!("{statement}: {why}"))
+    }
+
+    /// What a statement answers, or why it does not.
+    pub(crate) fn try_ask(&self, statement: &str) -> Result<String, String> {
+        query(&self.url(), statement)
+    }
+
+    /// What a statement answers, run on the server outside the database.
+    #[track_caller]
+    pub(crate) fn ask_server(&self, statement: &str) -> String {
+        query(&self.server, statement).unwrap_or_else(|why| panic!("{statement}: {why}"))
+    }
+}
+
+impl Drop for Postgres {
+    fn drop(&mut self) {
+        let _ = query(&self.server, &format!("DROP DATABASE IF EXISTS {} WITH (FORCE)", self.name));
+    }
+}
+
+/// `url` with another database.
+fn in_database(url: &str, name: &str) -> String {
+    let (rest, parameters) = match url.split_once('?') {
+        Some((rest, parameters)) => (rest, format!("?{parameters}")),
+        None => (url, String::new()),
+    };
+    let (scheme, rest) = rest.split_once("://").expect("a URL");
+    let server = rest.split('/').next().unwrap_or_default();
+    format!("{scheme}://{server}/{name}{parameters}")
+}
+
+/// What a statement answers on a database: a line for each row, its columns divided by `|`.
+fn query(url: &str, statement: &str) -> Result<String, String> {
+    let output = Command::new("timeout")
+        .args(["30", "psql", "--no-psqlrc", "--quiet", "--tuples-only", "--no-align"])
+        .args(["--set", "ON_ERROR_STOP=1", "--dbname", url, "--command", statement])
+        .env("PGCONNECT_TIMEOUT", "10")
+        .output();
+    let Output { status, stdout, stderr } = output.map_err(|error| format!("psql: {error}"))?;
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
+    if status.success() { Ok(text(&stdout)) } else { Err(text(&stderr)) }
+}
