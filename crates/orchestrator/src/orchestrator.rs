@@ -261,6 +261,7 @@ impl Orchestrator {
             orchestrator.fleet.end_streams();
             if deposed {
                 // What it does now comes to nothing: the registry takes no word of it.
+                work.keeping.cancel();
                 served.cancel();
                 orchestrator.fleet.abandon();
             }

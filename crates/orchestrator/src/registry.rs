@@ -104,6 +104,14 @@ impl Registry {
         Ok(transaction)
     }
 
+    /// Fails if another orchestrator has taken the registry over: what backends run is its own then.
+    pub(crate) async fn check_ours(&self) -> Result<(), RegistryError> {
+        match &self.lock {
+            Lock::File { .. } => Ok(()),
+            Lock::Session(_) => self.begin().await.map(drop),
+        }
+    }
+
     /// Makes sure that the registry is ours, and stays so until the transaction ends.
     async fn check_fence(&self, connection: &mut AnyConnection) -> Result<(), RegistryError> {
         let Lock::Session(hold) = &self.lock else { return Ok(()) };

@@ -69,6 +69,10 @@ impl Bounded {
         self.backend.exits()
     }
 
+    pub(crate) async fn runs(&self, instance: &Instance) -> Result<bool, BackendError> {
+        self.within(QUESTION, self.backend.runs(instance)).await
+    }
+
     pub(crate) async fn log_tail(
         &self,
         engine_id: EngineId,

@@ -238,7 +238,12 @@ impl Inner {
                 if container.life.is_alive() {
                     self.daemon.stop(&container.id, grace).await?;
                 }
-                self.daemon.remove(&container.id).await
+                // It has ended, which is what was asked; what is left of it is found again by its labels.
+                if let Err(error) = self.daemon.remove(&container.id).await {
+                    let error: &dyn std::error::Error = &error;
+                    tracing::warn!(%engine_id, error, "The container of a stopped engine could not be removed yet.");
+                }
+                Ok(())
             };
             ended.await.map_err(|error| told(&error))?;
         }
@@ -268,6 +273,20 @@ impl Inner {
             Listed { engine_id, instance: Instance::new(container.id), alive }
         });
         Ok(listed.collect())
+    }
+
+    async fn runs(&self, instance: &Instance) -> Result<bool, BackendError> {
+        let inspected = self.daemon.inspect(instance.as_str()).await.map_err(|error| told(&error))?;
+        let Some(inspected) = inspected else { return Ok(false) };
+        let labels = inspected.config.and_then(|config| config.labels).unwrap_or_default();
+        let runs = inspected.state.and_then(|state| state.running).unwrap_or(false);
+        match engine_of(&self.options.deployment_id, &labels) {
+            Some(engine_id) if runs => {
+                self.watch.seen(instance.as_str(), engine_id);
+                Ok(true)
+            }
+            _ => Ok(false),
+        }
     }
 
     async fn log_tail(&self, engine_id: EngineId, lines: usize) -> Result<Vec<String>, BackendError> {
@@ -360,6 +379,10 @@ impl EngineBackend for DockerBackend {
 
     fn exits(&self) -> BoxStream<'static, Exit> {
         watch::exits(Arc::clone(&self.inner))
+    }
+
+    fn runs<'a>(&'a self, instance: &'a Instance) -> Answer<'a, bool> {
+        Box::pin(self.inner.runs(instance))
     }
 
     fn log_tail(&self, engine_id: EngineId, lines: usize) -> Answer<'_, Vec<String>> {

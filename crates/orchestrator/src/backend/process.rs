@@ -270,6 +270,11 @@ impl EngineBackend for ProcessBackend {
         exits.boxed()
     }
 
+    /// A process never does.
+    fn runs<'a>(&'a self, _: &'a Instance) -> Answer<'a, bool> {
+        Box::pin(std::future::ready(Ok(false)))
+    }
+
     fn log_tail(&self, engine_id: EngineId, lines: usize) -> Answer<'_, Vec<String>> {
         let folder = self.inner.folders.of(engine_id);
         Box::pin(blocking(move || folder.log_tail(lines)))

@@ -51,6 +51,21 @@ impl fmt::Display for DatabaseUrl {
     }
 }
 
+/// What may stand behind the `?` of a PostgreSQL URL.
+const PARAMETERS: [&str; 11] = [
+    "application_name",
+    "dbname",
+    "host",
+    "hostaddr",
+    "options",
+    "password",
+    "port",
+    "sslcert",
+    "sslkey",
+    "sslmode",
+    "sslrootcert",
+];
+
 /// The address of a PostgreSQL database. Its password is shown nowhere.
 #[derive(Clone)]
 pub struct PostgresUrl {
@@ -61,6 +76,12 @@ pub struct PostgresUrl {
 impl PostgresUrl {
     fn parse(text: &str) -> Option<Self> {
         if !text.starts_with("postgres://") && !text.starts_with("postgresql://") {
+            return None;
+        }
+        // One that the driver does not know it would leave out with a warning that shows its value.
+        let query = text.split_once('?').map_or("", |(_, query)| query);
+        let known = |parameter: &str| PARAMETERS.contains(&parameter.split('=').next().unwrap_or_default());
+        if !query.split('&').filter(|parameter| !parameter.is_empty()).all(known) {
             return None;
         }
         let options = PgConnectOptions::from_str(text).ok()?;
@@ -132,6 +153,8 @@ mod tests {
             "postgres:",
             "postgres://h:x/d",
             "postgres://h/d?sslmode=maybe",
+            "postgres://h/d?sslmod=verify-full",
+            "postgres://h/d?sslmode=require&sslpassword=hunter2",
             "mysql://h/d",
         ] {
             assert_eq!(DatabaseUrl::parse(text), None, "{text}");

@@ -213,8 +213,12 @@ impl Fleet {
         let giving_up = async move {
             let row = fleet.registry.engine_by_id(engine_id).await?.ok_or(Ended::Stale)?;
             if row.status == EngineStatus::Running && row.instance.as_ref() == Some(&instance) {
+                fleet.registry.check_ours().await?;
                 fleet.backend.kill(engine_id).await?;
                 fleet.fail(&row, &reason, "health").await?;
+            } else {
+                // The supervisor has missed a change.
+                fleet.supervision.follow(&row, false, fleet.moment(), fleet.now());
             }
             Err(Ended::Stale)
         };

@@ -64,6 +64,8 @@ impl Fleet {
                     }
                     Ok(_) | Err(Ended::Stale | Ended::Overtaken) => Ok(()),
                 },
+                // It was begun anew behind our back, as by a person at the daemon.
+                None if self.backend.runs(&exit.instance).await.unwrap_or(false) => Ok(()),
                 None => self.fail(&row, &ended_by_itself(exit.how.as_deref()), "exit").await,
             };
         }

@@ -6,6 +6,7 @@
 
 use std::collections::HashMap;
 use std::future::Future;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -136,6 +137,8 @@ struct Slot {
 pub(super) struct Flights {
     slots: Mutex<HashMap<Seat, Slot>>,
     tasks: TaskTracker,
+    /// Set when the registry has been taken over.
+    abandoned: AtomicBool,
 }
 
 impl Flights {
@@ -203,7 +206,7 @@ impl Flights {
         let task = async move {
             let outcome = tokio::select! {
                 biased;
-                () = landing.flight.overtaken.cancelled() => Err(Ended::Overtaken),
+                () = landing.flight.overtaken.cancelled() => Err(landing.flights.overtaken()),
                 outcome = change => outcome,
             };
             landing.with(outcome);
@@ -239,8 +242,14 @@ impl Flights {
         flight.progress.send_replace(Progress::Over(outcome));
     }
 
+    /// Why a change was dropped: for a delete, or because another orchestrator goes on with it.
+    fn overtaken(&self) -> Ended {
+        if self.abandoned.load(Ordering::Relaxed) { RegistryError::Deposed.into() } else { Ended::Overtaken }
+    }
+
     /// Drops every change where it stands.
     pub(super) fn abandon(&self) {
+        self.abandoned.store(true, Ordering::Relaxed);
         for slot in self.slots().values() {
             for flight in slot.flight.iter().chain(&slot.heir) {
                 flight.overtaken.cancel();

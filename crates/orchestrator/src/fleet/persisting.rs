@@ -1,8 +1,8 @@
 //! The end of a change that the registry did not take because its server was away: tried again, for as long as its
 //! callers may wait.
 //!
-//! Whether the server did what it was asked before it was gone, the row's generation tells. So an engine that was
-//! launched meanwhile is settled as soon as the server is back. One whose change has been given up keeps its claim,
+//! Whether the server did what it was asked before it was gone, the row's generation tells; also where a commit that
+//! was given up lands while the next attempt already waits for it. So an engine that was launched meanwhile is settled as soon as the server is back. One whose change has been given up keeps its claim,
 //! and is put in order as any other that nobody works on.
 
 use std::time::Duration;
@@ -36,7 +36,11 @@ impl Fleet {
             Err(error @ RegistryError::Away(_)) => error,
             settled => return settled,
         };
-        tracing::warn!(engine.id = %row.engine_id, "The registry is away; a change is settled when it is back.");
+        {
+            let error: &dyn std::error::Error = &away;
+            tracing::warn!(engine.id = %row.engine_id, error, "The registry is away; a change is settled when it is back.");
+        }
+        let mut lost = false;
         while self.clock.monotonic().saturating_sub(begun) < self.patience() {
             self.clock.sleep(PAUSE).await;
             let settled = match self.fate(row, &next).await {
@@ -50,6 +54,8 @@ impl Fleet {
             };
             match settled {
                 Err(error @ RegistryError::Away(_)) => away = error,
+                // By somebody else, or by the attempt before: the row is looked at once more.
+                Err(RegistryError::ClaimLost { .. }) if !lost => lost = true,
                 settled => return settled,
             }
         }

@@ -148,6 +148,11 @@ impl Fleet {
 
     async fn repair_all(self: &Arc<Self>, findings: Findings) {
         let Findings { disordered, orphans } = findings;
+        if let Err(error) = self.registry.check_ours().await {
+            let error: &dyn std::error::Error = &error;
+            tracing::warn!(error, "Nothing is put in order now.");
+            return;
+        }
         let repairs = disordered.into_iter().map(|row| async move {
             self.telemetry.repaired(Repair::Claim);
             if let Err(Ended::Failed(error)) = self.put_in_order(&row).await {

@@ -35,6 +35,8 @@ impl Fleet {
         if row.generation != seen.generation {
             return Err(Ended::Stale);
         }
+        // Where another orchestrator has taken over, the claim is its own, and so is the engine.
+        self.registry.check_ours().await?;
         match row.claim {
             Some(Change::Provision) if sabotage::by(Saboteur::ForgetRollBack) => {}
             Some(Change::Provision) => {
@@ -83,6 +85,8 @@ impl Fleet {
         }
         if runs {
             self.backend.stop(row.engine_id, GRACE).await?;
+        } else {
+            self.backend.clear(row.engine_id).await?;
         }
         let (event, to) = resting_as(change);
         let detail = json!({"from": row.status, "to": to, "reason": "interrupted"});

@@ -17,6 +17,9 @@ pub(super) fn answer(error: FleetError) -> ApiError {
         tracing::error!(error = chain(&error), "A request failed unexpectedly.");
         return ApiError::internal();
     }
+    if matches!(error, FleetError::RegistryAway(_)) {
+        tracing::warn!(error = chain(&error), "The registry was away.");
+    }
     let answer = ApiError::new(code, error.to_string());
     match error.retry_after_s().filter(|_| !sabotage::by(Saboteur::NoRetryAfter)) {
         Some(seconds) => answer.retry_after(seconds),

@@ -23,10 +23,11 @@ pub(super) fn is_away(error: &Error) -> bool {
         Error::Io(_) | Error::Tls(_) | Error::Protocol(_) | Error::PoolTimedOut => true,
         Error::Database(error) => error.code().is_some_and(|code| {
             // SQLite's codes are shorter. Connection failures; no resources; shut down, starting or cancelled;
-            // a server that became a copy of another; and a conversation that it broke off.
+            // a server that became a copy of another; a conversation that it broke off; and a lock
+            // that was not to be had in time.
             code.len() == 5
                 && (["08", "53", "57"].iter().any(|class| code.starts_with(class))
-                    || ["25006", "25P03"].contains(&&*code))
+                    || ["25006", "25P03", "55P03"].contains(&&*code))
         }),
         _ => false,
     }

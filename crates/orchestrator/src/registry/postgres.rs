@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use sqlx::any::{AnyConnectOptions, AnyPoolOptions};
 use sqlx::postgres::PgConnectOptions;
-use sqlx::{AnyConnection, AnyPool, Connection as _};
+use sqlx::{AnyConnection, AnyPool, Row as _};
 
 use super::access::within;
 use super::hold::{LOCKS, Taken};
@@ -73,8 +73,9 @@ fn pool(options: AnyConnectOptions, connections: u32, role: &'static str) -> Any
         // What a transaction that was dropped has left is undone here; a server that hangs keeps no place.
         .after_release(|connection, _| {
             Box::pin(async move {
-                within(connection.ping()).await?;
-                Ok(true)
+                // One whose caller went away in the midst of a BEGIN is still in that transaction, which nobody ends.
+                let alone = "SELECT now() = statement_timestamp()";
+                within(sqlx::query(alone).fetch_one(connection)).await?.try_get(0)
             })
         })
         .connect_lazy_with(options)

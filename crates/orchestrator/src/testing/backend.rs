@@ -211,6 +211,12 @@ impl FaultBackend {
         self.end(engine_id, "signal: 9 (SIGKILL)");
     }
 
+    /// Tells the end of an engine that runs again already.
+    pub(crate) fn tell_an_end(&self, engine_id: EngineId) {
+        let instance = self.state().running[&engine_id].0.clone();
+        let _ = self.exits.lock().unwrap().send(Exit { engine_id, instance, how: None });
+    }
+
     /// Lets an engine run that nobody launched.
     pub(crate) fn run_orphan(&self, engine_id: EngineId, launch: Launch) {
         self.state().running.insert(engine_id, (Instance::new("orphan"), launch));
@@ -384,6 +390,11 @@ impl EngineBackend for FaultBackend {
     fn exits(&self) -> BoxStream<'static, Exit> {
         let mut listener = self.listener.lock().unwrap().take().expect("one listener");
         futures::stream::poll_fn(move |context| listener.poll_recv(context)).boxed()
+    }
+
+    fn runs<'a>(&'a self, instance: &'a Instance) -> Answer<'a, bool> {
+        let runs = self.state().running.values().any(|(other, _)| other == instance);
+        Box::pin(std::future::ready(Ok(runs)))
     }
 
     fn log_tail(&self, _: EngineId, lines: usize) -> Answer<'_, Vec<String>> {

@@ -23,6 +23,9 @@ use tokio::sync::OnceCell;
 /// ends what nobody waits for any more.
 pub(super) const STEP: Duration = Duration::from_secs(15);
 
+/// Between two looks at a container that somebody else is removing.
+const LOOK_AGAIN: Duration = Duration::from_millis(50);
+
 /// The daemon, reached or not.
 pub(super) struct Daemon {
     socket: PathBuf,
@@ -184,9 +187,19 @@ impl Daemon {
             self.ask(STEP, |docker| async move { docker.remove_container(id, Some(options)).await }).await;
         match absent(removed) {
             // Somebody else is removing it.
-            Err(error) if super::error::is_status(&error, 409) => Ok(()),
+            Err(error) if super::error::is_status(&error, 409) => self.until_gone(id).await,
             removed => removed.map(drop),
         }
+    }
+
+    async fn until_gone(&self, id: &str) -> Result<(), Error> {
+        let gone = async {
+            while self.inspect(id).await?.is_some() {
+                tokio::time::sleep(LOOK_AGAIN).await;
+            }
+            Ok(())
+        };
+        tokio::time::timeout(STEP, gone).await.unwrap_or(Err(Error::RequestTimeoutError))
     }
 
     /// The ends of containers that `filters` let through, those since `since` (in seconds) included.

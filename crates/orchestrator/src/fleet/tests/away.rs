@@ -145,6 +145,27 @@ async fn a_commit_of_which_nobody_heard_is_not_made_twice() {
 }
 
 #[tokio::test]
+async fn who_was_deposed_lets_its_successors_engines_be() {
+    let Some(database) = TestDatabase::on_server().await else { return };
+    let url = database.url().clone();
+    let app = TestApp::on(database, url).await;
+    app.begin().await;
+    let product = app.product("demo", json!({})).await;
+    product.provision("ann").await;
+    // Another one has taken over, and is changing the engine.
+    app.execute("UPDATE meta SET value = '99' WHERE name = 'epoch'").await;
+    app.execute(
+        "UPDATE engines SET claim_kind = 'stop', claim_owner = 'another', generation = generation + 1",
+    )
+    .await;
+    pass(&app, SECOND * 70).await;
+    assert_eq!(app.backend.running().len(), 1);
+    assert_eq!(app.backend.count(Call::Stop) + app.backend.count(Call::Kill), 0);
+    let deposed = tokio::time::timeout(LONG, app.orchestrator.fleet().deposed()).await;
+    deposed.expect("it has not noticed");
+}
+
+#[tokio::test]
 async fn an_engine_launched_while_the_server_is_away_is_settled_when_it_is_back() {
     let Some((app, proxy)) = by_proxy().await else { return };
     let product = app.product("demo", json!({})).await;

@@ -137,6 +137,20 @@ async fn a_hung_engine_fails_after_three_checks_and_is_ended() {
 }
 
 #[tokio::test]
+async fn what_has_ended_and_runs_again_a_second_later_has_not_failed() {
+    let app = TestApp::new().await;
+    let product = app.product("demo", json!({})).await;
+    let engine_id = engine_id(&product.provision("ann").await);
+    app.backend.tell_an_end(engine_id);
+    pass(&app, SECOND * 40).await;
+    assert_eq!(short(product.get("ann").await), "200 running");
+    assert_eq!(app.ledger().await.len(), 1);
+    // And its next end counts.
+    app.backend.crash(engine_id);
+    until_it_is(&product, "failed").await;
+}
+
+#[tokio::test]
 async fn a_silent_backend_says_nothing_about_an_engine() {
     let app = TestApp::new().await;
     let product = app.product("demo", json!({})).await;

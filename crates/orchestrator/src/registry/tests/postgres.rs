@@ -80,6 +80,7 @@ async fn who_was_deposed_writes_nothing_any_more() {
         registry.replace_policy(fixture.product_id, &Policy::default(), |_| entry.clone()).await.map(|_| ()),
         registry.stamp(&stamps).await,
         registry.fact("colour", "red").await.map(|_| ()),
+        registry.check_ours().await,
     ];
     for (number, refused) in refused.into_iter().enumerate() {
         assert!(matches!(refused, Err(RegistryError::Deposed)), "{number}: {refused:?}");
@@ -92,6 +93,25 @@ async fn who_was_deposed_writes_nothing_any_more() {
     assert!(stamped.iter().all(|supervised| supervised.stamp.failed_checks == 0));
     // It is told.
     tokio::time::timeout(LONG, registry.deposed()).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_connection_left_in_a_transaction_is_not_used_again() {
+    let Some(fixture) = Fixture::on_server().await else { return };
+    let running = fixture.settled("ann", EngineStatus::Running).await;
+    let registry = &fixture.registry;
+    // As a caller leaves it who goes away while the server is being asked to begin.
+    let mut left = registry.reads.acquire().await.unwrap();
+    for statement in ["BEGIN", "SELECT COUNT(*) FROM engines"] {
+        sqlx::raw_sql(statement).execute(&mut *left).await.unwrap();
+    }
+    drop(left);
+    let claimed = registry.claim(&running, &claim(Change::Stop), None).await.unwrap().unwrap();
+    until(async || registry.is_quiet().then_some(())).await;
+    for _ in 0..8 {
+        let found = registry.engine_by_id(running.engine_id).await.unwrap().unwrap();
+        assert_eq!(found.generation, claimed.generation);
+    }
 }
 
 #[tokio::test]

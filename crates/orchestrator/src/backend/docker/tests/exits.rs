@@ -1,6 +1,6 @@
 //! Ends that nobody asked for are noticed, however they come about.
 
-use bollard::query_parameters::{KillContainerOptionsBuilder, StopContainerOptions};
+use bollard::query_parameters::{KillContainerOptionsBuilder, RestartContainerOptions, StopContainerOptions};
 
 use super::super::*;
 use super::silence::{Mode, Proxy};
@@ -38,6 +38,21 @@ async fn lesson_o05_what_ends_behind_our_back_is_noticed() {
         };
         until(deed, ended).await;
     }
+}
+
+#[tokio::test]
+async fn a_container_that_was_begun_again_is_known_to_run_and_its_next_end_is_told() {
+    let Some(fixture) = Fixture::new().await else { return };
+    let mut exits = fixture.backend.exits();
+    let instance = fixture.launched(fixture.launch()).await;
+    fixture.docker.restart_container(instance.as_str(), None::<RestartContainerOptions>).await.unwrap();
+    assert_eq!(next(&mut exits).await.instance, instance);
+    until("it runs again", async || fixture.backend.runs(&instance).await.unwrap().then_some(())).await;
+    fixture.backend.kill(fixture.engine_id).await.unwrap();
+    assert_eq!(next(&mut exits).await.instance, instance);
+    until("it has ended", async || (!fixture.backend.runs(&instance).await.unwrap()).then_some(())).await;
+    fixture.backend.clear(fixture.engine_id).await.unwrap();
+    assert!(!fixture.backend.runs(&instance).await.unwrap());
 }
 
 /// The stream breaks off, engines end meanwhile or afterwards: each end is told once.
