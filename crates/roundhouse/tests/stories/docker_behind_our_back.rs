@@ -1,12 +1,16 @@
-//! Story 31 (lessons o01, o05): whatever a person does at the daemon behind the orchestrator's back is noticed, and what
+//! Story 31 (lessons o01, o05, o10): whatever a person does at the daemon behind the orchestrator's back is noticed, and what
 //! is not the orchestrator's is left alone.
 
-use std::time::Instant;
+use std::fs;
+use std::time::{Duration, Instant};
 
 use futures::future::join;
+use rustix::process::Pid;
 use serde_json::{Value, json};
 
-use crate::support::{Deployment, Docker, Engine, Orchestrator, Product, assert_within, eventually, image};
+use crate::support::{
+    Deployment, Docker, Engine, Orchestrator, Product, assert_within, eventually, image, processes,
+};
 
 /// A deployment in which a failed engine is back soon.
 async fn lively() -> Option<(Deployment, Orchestrator, Product)> {
@@ -225,4 +229,43 @@ async fn two_deployments_on_one_daemon_leave_each_others_engines_alone() {
         assert!(of_two.audit(event).await.is_empty(), "{event}: nothing happened to the engine");
     }
     drop(first);
+}
+
+#[tokio::test]
+async fn lesson_o10_an_engine_that_is_slow_is_left_alone_and_a_dead_port_counts() {
+    let Some(place) = Deployment::docker() else { return };
+    let place = place
+        .with("ORCH_RESTART_BACKOFF_BASE_S", "0.5")
+        .with("ORCH_RESTART_BACKOFF_MAX_S", "2")
+        .with("ORCH_HEALTH_CHECK_INTERVAL_S", "0.5")
+        .with("ORCH_HEALTH_CHECK_TIMEOUT_S", "10");
+    let (_orchestrator, product) = place.start_with_product().await;
+    let engine = product.engine("ada").await;
+    let container = place.container_of(&engine).await.unwrap();
+    let seen_well = async || product.get("ada").await.body["last_health_at"].as_str().unwrap().to_owned();
+    // It takes most of the time that it has to answer, more often than checks may fail.
+    for _ in 0..4 {
+        place.daemon().run(&["pause", &container]).await;
+        let before = seen_well().await;
+        tokio::time::sleep(Duration::from_secs(4)).await;
+        place.daemon().run(&["unpause", &container]).await;
+        eventually("it has answered", async || (seen_well().await > before).then_some(())).await;
+    }
+    assert_eq!(place.container_of(&engine).await.as_ref(), Some(&container));
+    assert!(product.audit("crash").await.is_empty() && product.audit("restart").await.is_empty());
+
+    // What carries its port is gone, and the engine lives: nobody reaches it.
+    let port = engine.url.rsplit(':').next().unwrap();
+    let argument = format!("\0{port}\0");
+    let is_proxy = |pid: &Pid| {
+        let name = fs::read_to_string(format!("/proc/{}/comm", pid.as_raw_nonzero())).unwrap_or_default();
+        name.trim() == "docker-proxy"
+    };
+    let proxies: Vec<Pid> = processes::called_with(argument.as_ref()).into_iter().filter(is_proxy).collect();
+    let [proxy] = proxies[..] else { panic!("one process carries port {port}: {proxies:?}") };
+    processes::kill(proxy);
+    is_back(&place, &product, &engine, &container).await;
+    let crashes = product.audit("crash").await;
+    let [(_, crash)] = &crashes[..] else { panic!("{crashes:?}") };
+    assert_eq!(crash["cause"], "health", "{crash}");
 }

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use rustix::process::Signal;
+use serde_json::json;
 use tokio::io::{AsyncBufReadExt as _, BufReader, Lines};
 use tokio::process::{Child, ChildStdout, Command};
 use tokio::task::JoinHandle;
@@ -244,6 +245,45 @@ async fn lesson_o01_killed_amid_a_stop() {
 async fn lesson_o01_killed_amid_a_delete() {
     let moments = [Moment::After(5), Moment::Told("die"), Moment::Told("destroy")];
     killed_in(Change::Delete, "running", &moments).await;
+}
+
+#[tokio::test]
+async fn lesson_o04_engines_in_containers_do_not_notice_that_the_orchestrator_is_started_again() {
+    let Some(place) = Deployment::docker() else { return };
+    let place = place
+        .with("ORCH_RESTART_BACKOFF_BASE_S", "600")
+        .with("ORCH_RESTART_BACKOFF_MAX_S", "600")
+        .with("ORCH_IDLE_SLEEP_THRESHOLD_S", "3000");
+    let mut orchestrator = place.start().await;
+    let product = orchestrator.register("shop", json!({"max_engines": 2})).await;
+    let witness = Witness::new(&place, &product).await;
+    // One that waits for its restart.
+    let failed = product.engine("ada").await;
+    place.kill_engine(&failed);
+    product.becomes("ada", "failed").await;
+    let before = (product.explain("witness").await, product.explain("ada").await);
+    assert_eq!(
+        (&before.0["next_action"]["action"], &before.1["next_action"]["action"]),
+        (&json!("sleep"), &json!("restart"))
+    );
+    for signal in [Signal::KILL, Signal::TERM, Signal::KILL] {
+        orchestrator.end(signal).await;
+        orchestrator = place.start().await;
+        let after = (product.explain("witness").await, product.explain("ada").await);
+        assert_eq!(after.1["next_action"], before.1["next_action"], "the back-off goes on");
+        assert_eq!(after.1["restart_attempt"], before.1["restart_attempt"]);
+        let [was, is] = [&before.0, &after.0].map(|told| {
+            assert_eq!(told["next_action"]["action"], "sleep");
+            serde_json::from_value::<contract::Timestamp>(told["next_action"]["at"].clone())
+                .unwrap()
+                .unix_ms()
+        });
+        // A kill forgets a second of activity at most.
+        assert!((was - is).abs() <= 1_500, "the idle clock goes on: {was} {is}");
+        product.provision("bob").await.refused(429, "QUOTA_EXCEEDED");
+    }
+    witness.noticed_nothing(&place, &product).await;
+    drop(orchestrator);
 }
 
 #[tokio::test]
