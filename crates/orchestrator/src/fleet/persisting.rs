@@ -2,8 +2,9 @@
 //! callers may wait.
 //!
 //! Whether the server did what it was asked before it was gone, the row's generation tells; also where a commit that
-//! was given up lands while the next attempt already waits for it. So an engine that was launched meanwhile is settled as soon as the server is back. One whose change has been given up keeps its claim,
-//! and is put in order as any other that nobody works on.
+//! was given up lands while the next attempt already waits for it. So an engine that was launched meanwhile is
+//! settled as soon as the server is back. One whose change has been given up keeps its claim, and is put in order as
+//! any other that nobody works on.
 
 use std::time::Duration;
 
