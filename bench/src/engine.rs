@@ -8,23 +8,41 @@ use contract::engine::{ENGINE_KEY_HEADER, Execute};
 use contract::{EngineKey, TaskId};
 use http_body_util::Full;
 use hyper::Method;
+use serde_json::{Value, json};
 
 use crate::client::{Client, Outgoing};
 use crate::floors::REPLAY;
 use crate::probe;
 use crate::process::{Process, free_port, log_file};
+use crate::provider::MODEL;
 
 /// The model that an engine is configured with.
 #[derive(Clone, Debug)]
 pub(crate) struct Model {
     pub(crate) provider: &'static str,
     pub(crate) base_url: String,
+    /// The protocol, where it is not the provider's usual one.
+    pub(crate) api: Option<&'static str>,
 }
 
 impl Model {
     /// One that is configured and never called.
     pub(crate) fn unused() -> Self {
-        Self { provider: "anthropic", base_url: "http://127.0.0.1:9".into() }
+        Self::of("anthropic", "http://127.0.0.1:9".into())
+    }
+
+    /// One that a provider serves at this address, by its usual protocol.
+    pub(crate) fn of(provider: &'static str, base_url: String) -> Self {
+        Self { provider, base_url, api: None }
+    }
+
+    /// The gateway's configuration, which alone can ask for another protocol than the usual one.
+    fn gateway(&self) -> Option<Value> {
+        let model = json!({
+            "provider": self.provider, "model": MODEL, "api": self.api?, "base_url": self.base_url,
+            "context_window": 200_000,
+        });
+        Some(json!({"models": {MODEL: model}, "default": MODEL, "fallbacks": []}))
     }
 }
 
@@ -50,6 +68,11 @@ impl<'a> Home<'a> {
     /// Starts the engine, and gives the time from before the fork to its first `/health` that says ok.
     pub(crate) fn start(&self) -> anyhow::Result<(Engine, Duration)> {
         let port = free_port()?;
+        let catalog = self.folder.join("catalog");
+        if let Some(gateway) = self.model.gateway() {
+            std::fs::create_dir_all(&catalog)?;
+            std::fs::write(catalog.join("gateway.json"), gateway.to_string())?;
+        }
         let mut command = Command::new(self.binary);
         command
             .arg("engine")
@@ -60,9 +83,10 @@ impl<'a> Home<'a> {
             .env("ENGINE_PORT", port.to_string())
             .env("ENGINE_KEY_HASH", self.key.hash().to_hex())
             .env("SQLITE_DB_PATH", self.brain())
-            .env("CATALOG_DIR", self.folder.join("catalog"))
+            .env("CATALOG_DIR", catalog)
             .env("LLM_PROVIDER", self.model.provider)
             .env("LLM_BASE_URL", &self.model.base_url)
+            .env("LLM_MODEL", MODEL)
             .env("LLM_API_KEY", "not-a-real-key");
         let began = Instant::now();
         let mut process = Process::spawn(command, "the engine", log_file(&self.folder, "engine"))?;

@@ -80,7 +80,7 @@ impl Paced {
 
     /// It as the model of an engine.
     pub(crate) fn model(&self) -> Model {
-        Model { provider: Wire::Anthropic.name(), base_url: format!("http://{}", self.address) }
+        Model::of(Wire::Anthropic.provider(), format!("http://{}", self.address))
     }
 }
 

@@ -9,16 +9,36 @@ use tokio::runtime::{Builder, Runtime};
 pub(crate) enum Wire {
     Anthropic,
     OpenAi,
+    Responses,
+    Gemini,
+    Ollama,
 }
 
-impl Wire {
-    pub(crate) const ALL: [Self; 2] = [Self::Anthropic, Self::OpenAi];
+/// What every engine calls its model.
+pub(crate) const MODEL: &str = "bench-1";
 
-    /// As `LLM_PROVIDER` names it.
+impl Wire {
+    pub(crate) const ALL: [Self; 5] =
+        [Self::Anthropic, Self::OpenAi, Self::Responses, Self::Gemini, Self::Ollama];
+
+    /// What it is called in reports.
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Anthropic => "anthropic",
             Self::OpenAi => "openai",
+            Self::Responses => "openai responses",
+            Self::Gemini => "gemini",
+            Self::Ollama => "ollama",
+        }
+    }
+
+    /// As `LLM_PROVIDER` names who speaks it.
+    pub(crate) const fn provider(self) -> &'static str {
+        match self {
+            Self::Anthropic => "anthropic",
+            Self::OpenAi | Self::Responses => "openai",
+            Self::Gemini => "gemini",
+            Self::Ollama => "ollama",
         }
     }
 
@@ -27,6 +47,9 @@ impl Wire {
         match self {
             Self::Anthropic => "/v1/messages",
             Self::OpenAi => "/v1/chat/completions",
+            Self::Responses => "/v1/responses",
+            Self::Gemini => "/v1beta/models/bench-1:streamGenerateContent?alt=sse",
+            Self::Ollama => "/api/chat",
         }
     }
 }
@@ -56,7 +79,9 @@ impl Provider {
     pub(crate) fn llm_base_url(&self, wire: Wire) -> String {
         match wire {
             Wire::Anthropic => self.provider.base_url(),
-            Wire::OpenAi => self.provider.openai_base_url(),
+            Wire::OpenAi | Wire::Responses => self.provider.openai_base_url(),
+            Wire::Gemini => self.provider.gemini_base_url(),
+            Wire::Ollama => self.provider.ollama_base_url(),
         }
     }
 

@@ -10,6 +10,7 @@ use contract::event::{Event, Lifecycle, SentEvent};
 use futures::StreamExt as _;
 use http_body_util::BodyExt as _;
 use hyper::StatusCode;
+use hyper::body::Incoming;
 use serde_json::Value;
 use sse_stream::{Sse, SseStream};
 
@@ -35,13 +36,7 @@ pub(crate) struct Text {
 /// Sends a request and reads the stream to its end.
 pub(crate) async fn stream(client: &mut Client, request: Outgoing) -> anyhow::Result<Told> {
     let sent = Instant::now();
-    let response = client.send(request).await?;
-    let status = response.status();
-    if status != StatusCode::OK {
-        let body = response.into_body().collect().await?.to_bytes();
-        bail!("a stream was answered {status}: {}", String::from_utf8_lossy(&body));
-    }
-    let mut stream = SseStream::new(response.into_body());
+    let mut stream = SseStream::new(answer(client, request).await?);
     let mut events = Vec::new();
     let read = async {
         while let Some(event) = stream.next().await {
@@ -51,6 +46,39 @@ pub(crate) async fn stream(client: &mut Client, request: Outgoing) -> anyhow::Re
     };
     tokio::time::timeout(DEADLINE, read).await.context("the stream did not end in time")??;
     Ok(Told { sent, events })
+}
+
+/// Sends a request and reads a stream of lines, each the data of an event, to its end.
+pub(crate) async fn lines(client: &mut Client, request: Outgoing) -> anyhow::Result<Told> {
+    let sent = Instant::now();
+    let mut body = answer(client, request).await?;
+    let (mut events, mut open) = (Vec::new(), Vec::new());
+    let read = async {
+        while let Some(frame) = body.frame().await {
+            let Ok(data) = frame.context("the stream broke off")?.into_data() else { continue };
+            open.extend_from_slice(&data);
+            let whole = open.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
+            let lines: Vec<u8> = open.drain(..whole).collect();
+            for line in std::str::from_utf8(&lines)?.lines() {
+                let data = Some(line.to_owned());
+                events.push((Instant::now(), Sse { data, ..Sse::default() }));
+            }
+        }
+        Ok::<_, anyhow::Error>(())
+    };
+    tokio::time::timeout(DEADLINE, read).await.context("the stream did not end in time")??;
+    ensure!(open.is_empty(), "the stream's last line has no end");
+    Ok(Told { sent, events })
+}
+
+async fn answer(client: &mut Client, request: Outgoing) -> anyhow::Result<Incoming> {
+    let response = client.send(request).await?;
+    let status = response.status();
+    if status != StatusCode::OK {
+        let body = response.into_body().collect().await?.to_bytes();
+        bail!("a stream was answered {status}: {}", String::from_utf8_lossy(&body));
+    }
+    Ok(response.into_body())
 }
 
 impl Told {
@@ -114,17 +142,26 @@ impl Told {
         for (at, sse) in &self.events {
             ensure!(!ended, "{sse:?} came after the end mark");
             let data = sse.data.as_deref().unwrap_or_default();
-            ended = match wire {
-                Wire::Anthropic => sse.event.as_deref() == Some("message_stop"),
-                Wire::OpenAi => data == "[DONE]",
-            };
-            if ended {
+            if data == "[DONE]" {
+                ended = wire == Wire::OpenAi;
                 continue;
             }
             let value: Value = serde_json::from_str(data).context("a chunk that is no JSON")?;
+            let kind = value.get("type").and_then(Value::as_str);
+            ended = match wire {
+                Wire::Anthropic => kind == Some("message_stop"),
+                Wire::OpenAi => false,
+                Wire::Responses => kind == Some("response.completed"),
+                Wire::Gemini => value.pointer("/candidates/0/finishReason").is_some(),
+                Wire::Ollama => value.get("done").and_then(Value::as_bool) == Some(true),
+            };
             let delta = match wire {
                 Wire::Anthropic => value.pointer("/delta/text"),
                 Wire::OpenAi => value.pointer("/choices/0/delta/content"),
+                Wire::Responses if kind == Some("response.output_text.delta") => value.get("delta"),
+                Wire::Responses => None,
+                Wire::Gemini => value.pointer("/candidates/0/content/parts/0/text"),
+                Wire::Ollama => value.pointer("/message/content"),
             };
             if let Some(delta) = delta.and_then(Value::as_str).filter(|delta| !delta.is_empty()) {
                 deltas.push((*at, delta.to_owned()));

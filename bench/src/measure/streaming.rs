@@ -13,7 +13,7 @@ use crate::provider::{Provider, Wire};
 use crate::told::{self, Text};
 
 /// Of the engine's request to the provider, what the vendors' protocols ask for beyond the body's type.
-const HEADERS: [&str; 3] = ["x-api-key", "authorization", "anthropic-version"];
+const HEADERS: [&str; 4] = ["x-api-key", "x-goog-api-key", "authorization", "anthropic-version"];
 
 /// See the module.
 pub(super) struct Streaming {
@@ -29,7 +29,8 @@ impl Streaming {
     /// Starts both, and warms them with a turn. Every answer is `text`, in deltas of `chars` characters.
     pub(super) async fn start(bench: &Bench, wire: Wire, text: &str, chars: usize) -> anyhow::Result<Self> {
         let provider = Provider::start(Reply::of_text(text).chars_per_delta(chars)).await?;
-        let model = Model { provider: wire.name(), base_url: provider.llm_base_url(wire) };
+        let api = (wire == Wire::Responses).then_some("responses");
+        let model = Model { api, ..Model::of(wire.provider(), provider.llm_base_url(wire)) };
         let (engine, _) = Home::new(&bench.binary, bench.folder()?, model)?.start()?;
         let mut client = engine.connect().await?;
         let execute = engine.execute(&client, "warm-up")?;
@@ -59,7 +60,11 @@ impl Streaming {
     /// The same without the engine.
     pub(super) async fn direct(&mut self, client: &mut Client) -> anyhow::Result<Text> {
         let request = self.direct_request(client)?;
-        self.right(told::stream(client, request).await?.answer(self.wire)?)
+        let told = match self.wire {
+            Wire::Ollama => told::lines(client, request).await?,
+            _ => told::stream(client, request).await?,
+        };
+        self.right(told.answer(self.wire)?)
     }
 
     /// The end of a round.

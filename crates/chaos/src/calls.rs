@@ -4,9 +4,10 @@
 //! twice.
 
 use serde_json::{Map, Value, json};
-use strict_provider::Reply;
+use strict_provider::{CapturedRequest, Reply};
 
 use crate::dice::Dice;
+use crate::heard::{self, Offered};
 use crate::mix::Mix;
 
 /// The logs of a task. Calls that run side by side edit different ones.
@@ -35,20 +36,13 @@ pub(crate) struct Slot {
     pub(crate) number: u64,
 }
 
-/// The tools that a request offers, with the properties of their inputs.
-pub(crate) struct Calls(Vec<(String, Map<String, Value>)>);
+/// The tools that a request offers.
+pub(crate) struct Calls(Vec<Offered>);
 
 impl Calls {
-    /// The tools of a request of either wire.
-    pub(crate) fn offered(body: &Value) -> Self {
-        let tools = body.get("tools").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
-        let read = |tool: &Value| {
-            let tool = tool.get("function").unwrap_or(tool);
-            let schema = tool.get("input_schema").or_else(|| tool.get("parameters"));
-            let properties = schema.and_then(|schema| schema.get("properties")?.as_object().cloned());
-            Some((tool.get("name")?.as_str()?.to_owned(), properties.unwrap_or_default()))
-        };
-        Self(tools.iter().filter_map(read).collect())
+    /// The tools of a request.
+    pub(crate) fn offered(request: &CapturedRequest) -> Self {
+        Self(heard::tools(request))
     }
 
     fn properties(&self, name: &str) -> Option<&Map<String, Value>> {

@@ -6,7 +6,6 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
-use clap::ValueEnum;
 use rustix::process::Signal;
 use strict_provider::StrictProvider;
 use tokio::sync::watch;
@@ -25,21 +24,13 @@ use crate::program::{Program, Service, Setup};
 use crate::script::Script;
 use crate::tally::Tally;
 use crate::trap::Trap;
+use crate::wire::Wire;
 use crate::world::World;
 
 /// How long turns may take to end once the engine is left alone.
 const SETTLE: Duration = Duration::from_mins(1);
 /// Each provider request is kept for its rules alone: none is read later.
 const FORGET: Duration = Duration::from_secs(1);
-
-/// The provider that the engine is to talk to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Wire {
-    /// Anthropic Messages.
-    Anthropic,
-    /// OpenAI Chat Completions.
-    Openai,
-}
 
 /// A run.
 #[derive(Clone, Debug)]
@@ -50,7 +41,7 @@ pub struct Campaign {
     pub seed: u64,
     /// The wire.
     pub wire: Wire,
-    /// How many SIGKILLs.
+    /// How many SIGKILLs, and more until one was in an open turn.
     pub kills: u64,
     /// When to stop killing.
     pub limit: Duration,
@@ -96,6 +87,7 @@ impl Campaign {
         for step in self.mix.steps() {
             tally.add(format!("{STANDING}{step}"), 0);
         }
+        tally.add(self.wire.kills_in_open_turns(), 0);
         let tasks = Arc::new(Mutex::new(Vec::new()));
         let mut killer = Killer {
             world: Arc::clone(&world),
@@ -105,6 +97,7 @@ impl Campaign {
             tasks: Arc::clone(&tasks),
             port: 0,
             engines: 0,
+            wire: self.wire,
             dice: Dice::new(self.seed, "killer"),
         };
         let forgetting = async {
@@ -146,26 +139,23 @@ impl Campaign {
     fn setup(&self, folder: PathBuf, api: &Api, provider: &StrictProvider) -> anyhow::Result<Setup> {
         let catalog = folder.join("catalog");
         std::fs::create_dir(&catalog)?;
-        let (wire, base) = match self.wire {
-            Wire::Anthropic => ("anthropic", provider.base_url()),
-            Wire::Openai => ("openai", provider.openai_base_url()),
-        };
+        if let Some(gateway) = self.wire.gateway() {
+            std::fs::write(catalog.join("gateway.json"), gateway.to_string())?;
+        }
         let text = |path: &std::path::Path| {
             path.to_str().map(str::to_owned).context("a temporary folder that is no text")
         };
-        let mut variables = BTreeMap::from(
-            [
-                ("ENGINE_KEY_HASH", api.key_hash()),
-                ("SQLITE_DB_PATH", text(&folder.join("brain.sqlite"))?),
-                ("CATALOG_DIR", text(&catalog)?),
-                ("ENGINE_HOST", "127.0.0.1".to_owned()),
-                ("ENGINE_LOG_LEVEL", "warn".to_owned()),
-                ("LLM_PROVIDER", wire.to_owned()),
-                ("LLM_BASE_URL", base),
-                ("LLM_API_KEY", "provider-key".to_owned()),
-            ]
-            .map(|(name, value)| (name.to_owned(), value)),
-        );
+        let mut variables: BTreeMap<String, String> = [
+            ("ENGINE_KEY_HASH", api.key_hash()),
+            ("SQLITE_DB_PATH", text(&folder.join("brain.sqlite"))?),
+            ("CATALOG_DIR", text(&catalog)?),
+            ("ENGINE_HOST", "127.0.0.1".to_owned()),
+            ("ENGINE_LOG_LEVEL", "warn".to_owned()),
+        ]
+        .into_iter()
+        .chain(self.wire.variables(provider))
+        .map(|(name, value)| (name.to_owned(), value))
+        .collect();
         if let Some(saboteur) = &self.saboteur {
             variables.insert("ROUNDHOUSE_SABOTEUR".to_owned(), saboteur.clone());
         }

@@ -15,6 +15,7 @@ use crate::ports::Ports;
 use crate::program::{Program, Setup};
 use crate::tally::KILLS;
 use crate::task::Task;
+use crate::wire::Wire;
 use crate::world::{Place, World};
 
 /// How long a moment is waited for before the engine is killed anyhow.
@@ -43,6 +44,8 @@ pub(crate) struct Killer {
     pub(crate) port: u16,
     /// Counts the engines.
     pub(crate) engines: u64,
+    /// What the engine speaks.
+    pub(crate) wire: Wire,
     /// The choices.
     pub(crate) dice: Dice,
 }
@@ -62,14 +65,16 @@ impl Killer {
         Ok(engine)
     }
 
-    /// Kills and starts the engine until there were `kills`, or `until` says so.
+    /// Kills and starts the engine until there were `kills`, one of them in an open turn, or `until` says so.
     pub(crate) async fn run(
         &mut self,
         mut engine: Program,
         kills: u64,
         until: impl Fn() -> bool,
     ) -> anyhow::Result<Program> {
-        while self.world.tally.of(KILLS) < kills && !until() {
+        let tally = Arc::clone(&self.world.tally);
+        let in_open_turns = self.wire.kills_in_open_turns();
+        while (tally.of(KILLS) < kills || tally.of(&in_open_turns) == 0) && !until() {
             let signal = if self.dice.chance(self.world.mix.sigterm) { Signal::TERM } else { Signal::KILL };
             self.strike(signal).await;
             self.place.send_replace(None);
@@ -127,9 +132,11 @@ impl Killer {
             tally.violation(format!("the engine ended by itself: {status}"));
         }
         tally.count(KILLS);
-        if open.is_empty() {
-            tally.count("kills while no turn was open");
-        }
+        tally.count(if open.is_empty() {
+            "kills while no turn was open".to_owned()
+        } else {
+            self.wire.kills_in_open_turns()
+        });
         for OpenTurn { last_step, intents_without_result, .. } in open {
             tally.count(format!("{STANDING}{last_step}"));
             if intents_without_result > 0 {

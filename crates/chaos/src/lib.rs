@@ -7,7 +7,8 @@
 //! moments, and started again on the same brain. At its end each task is judged by the rules in `judge`; what
 //! is broken is a violation in the [`Tally`].
 //!
-//! Map of the crate: `mix` and `dice` decide what happens; `script` and `calls` are the model, `driver` and
+//! Map of the crate: `mix` and `dice` decide what happens; `wire` and `heard` are what engine and
+//! model speak, `script` and `calls` the model, `driver` and
 //! `person` those who use the agent, `client` those who read; `trap`, `files` and `killer` end the engine,
 //! `journal` says where that left its turns; `task` holds what was seen and promised, `judge` judges it;
 //! `report` and `saboteurs` are for people and CI. `program`, `api`, `trap`, `ports`, `dice` and `tally` serve both
@@ -28,6 +29,7 @@ mod client;
 mod dice;
 mod driver;
 mod files;
+mod heard;
 mod journal;
 mod judge;
 mod killer;
@@ -40,10 +42,12 @@ mod task;
 #[cfg(test)]
 mod testing;
 mod trap;
+mod wire;
 mod world;
 
-pub use campaign::{Campaign, Wire};
+pub use campaign::Campaign;
 pub use fleet::FleetCampaign;
 pub use mix::{Feature, Mix};
 pub use report::{Report, unmet};
 pub use tally::Tally;
+pub use wire::Wire;

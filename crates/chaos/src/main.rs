@@ -75,7 +75,7 @@ struct EngineOptions {
     #[arg(long)]
     kills: Option<u64>,
     /// The wire to the provider.
-    #[arg(long, value_enum, default_value_t = Wires::Both)]
+    #[arg(long, value_enum, default_value_t = Wires::All)]
     wire: Wires,
     /// How many tasks run side by side.
     #[arg(long, default_value_t = 4)]
@@ -111,8 +111,24 @@ struct FleetOptions {
 enum Wires {
     Anthropic,
     Openai,
-    /// One after the other, half of the kills each.
-    Both,
+    Responses,
+    Gemini,
+    Ollama,
+    /// One after the other, the same number of kills each.
+    All,
+}
+
+impl Wires {
+    const fn each(self) -> &'static [Wire] {
+        match self {
+            Self::Anthropic => &[Wire::Anthropic],
+            Self::Openai => &[Wire::Openai],
+            Self::Responses => &[Wire::Responses],
+            Self::Gemini => &[Wire::Gemini],
+            Self::Ollama => &[Wire::Ollama],
+            Self::All => &Wire::ALL,
+        }
+    }
 }
 
 #[tokio::main(worker_threads = 4)]
@@ -148,7 +164,8 @@ async fn run(Cli { command, engine, options }: Cli) -> anyhow::Result<bool> {
     match command {
         None => chaos(&engine, &options).await,
         Some(Command::Saboteurs { engine, which }) => {
-            let campaign = engine.campaign(&options, Wire::Anthropic, engine.kills.unwrap_or(1_000));
+            let wire = engine.wire.each().first().copied().unwrap_or(Wire::Anthropic);
+            let campaign = engine.campaign(&options, wire, engine.kills.unwrap_or(1_000));
             sabotage(&campaign.binary, &which.names(ENGINE), async |saboteur| {
                 Campaign { saboteur: Some(saboteur), ..campaign.clone() }.run().await
             })
@@ -215,11 +232,7 @@ fn there_is(binary: &Path) -> anyhow::Result<()> {
 async fn chaos(engine: &EngineOptions, options: &Options) -> anyhow::Result<bool> {
     there_is(&engine.engine)?;
     let kills = engine.kills.unwrap_or(100);
-    let wires: &[Wire] = match engine.wire {
-        Wires::Anthropic => &[Wire::Anthropic],
-        Wires::Openai => &[Wire::Openai],
-        Wires::Both => &[Wire::Anthropic, Wire::Openai],
-    };
+    let wires = engine.wire.each();
     let parts = u64::try_from(wires.len())?;
     let begin = Instant::now();
     let total = Tally::default();
@@ -228,7 +241,7 @@ async fn chaos(engine: &EngineOptions, options: &Options) -> anyhow::Result<bool
         campaign.limit /= u32::try_from(parts)?;
         total.merge(&*campaign.run().await?);
     }
-    let unmet = unmet(&total, &Mix::whole().without(&engine.without), kills);
+    let unmet = unmet(&total, &Mix::whole().without(&engine.without), wires, kills);
     print(options, &total, begin.elapsed(), &unmet)
 }
 

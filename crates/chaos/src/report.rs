@@ -6,6 +6,7 @@ use std::time::Duration;
 use crate::killer::{STANDING, WITHOUT_RESULT};
 use crate::mix::Mix;
 use crate::tally::{KILLS, Tally};
+use crate::wire::Wire;
 
 /// From how many kills on each kind of step must have been met.
 pub const FULL_SIZE: u64 = 2_000;
@@ -40,7 +41,7 @@ impl fmt::Display for Report<'_> {
 }
 
 /// What a run of this size should have met and did not.
-pub fn unmet(tally: &Tally, mix: &Mix, kills: u64) -> Vec<String> {
+pub fn unmet(tally: &Tally, mix: &Mix, wires: &[Wire], kills: u64) -> Vec<String> {
     let mut unmet = Vec::new();
     let mut want = |what: String, at_least: u64| {
         let found = tally.of(&what);
@@ -51,6 +52,9 @@ pub fn unmet(tally: &Tally, mix: &Mix, kills: u64) -> Vec<String> {
     want(KILLS.into(), kills);
     want("turns completed".into(), 1);
     want("turns resumed".into(), 1);
+    for wire in wires {
+        want(wire.kills_in_open_turns(), 1);
+    }
     if kills < FULL_SIZE {
         return unmet;
     }

@@ -5,11 +5,11 @@ use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use serde_json::Value;
 use strict_provider::{CapturedRequest, Fault, Refusal, Reply};
 
 use crate::calls::{Calls, Slot};
 use crate::dice::{Dice, hash};
+use crate::heard::{self, Turn};
 use crate::mix::Mix;
 use crate::tally::Tally;
 use crate::trap::Trap;
@@ -85,8 +85,7 @@ impl Script {
     /// The reply to a request.
     pub(crate) fn reply(&self, request: &CapturedRequest) -> Reply {
         self.trap.occurred("model asked");
-        let messages = request.body.get("messages").cloned().unwrap_or_default();
-        let conversation = hash(messages.to_string());
+        let conversation = hash(heard::conversation(request).to_string());
         let (number, asked) = self.note(&String::from_utf8_lossy(&request.raw), conversation);
         if asked.count == 1
             && let Some(fault) = self.fault(conversation)
@@ -94,20 +93,16 @@ impl Script {
             return fault;
         }
         let mut dice = Dice::new(self.seed, (conversation, asked.variant));
-        let stand = Stand::of(&messages);
+        let stand = Stand::of(heard::turns(request));
         let mut reply = Reply::new();
-        // A model that was given a budget for thinking begins with it.
-        let thinks = request
-            .body
-            .pointer("/thinking/type")
-            .and_then(Value::as_str)
-            .is_some_and(|kind| kind != "disabled");
+        // A model that was asked to think begins with it.
+        let thinks = heard::thinks(request);
         if thinks {
             reply = reply.thinking(words(&mut dice, 2..=8));
         }
         let slot = Slot { task: stand.task.clone(), number };
         let wants_tools = stand.answers + 1 < 1 + hash((self.seed, &stand.said)) % MOST_STEPS;
-        let calls = Calls::offered(&request.body);
+        let calls = Calls::offered(request);
         let text = if wants_tools && dice.chance(0.4) { String::new() } else { words(&mut dice, 1..=25) };
         let text = if asked.ends_short { first_half(&text) } else { text };
         if !text.is_empty() {
@@ -183,14 +178,12 @@ struct Stand {
 }
 
 impl Stand {
-    fn of(messages: &Value) -> Self {
+    fn of(turns: Vec<Turn>) -> Self {
         let mut stand = Self { task: String::new(), said: String::new(), answers: 0 };
-        for message in messages.as_array().map_or(&[][..], Vec::as_slice) {
-            let content = message.get("content").unwrap_or(&Value::Null);
-            match message.get("role").and_then(Value::as_str) {
-                Some("assistant") => stand.answers += 1,
-                Some("user") => {
-                    let said = texts(content);
+        for turn in turns {
+            match turn {
+                Turn::Model => stand.answers += 1,
+                Turn::Person(said) => {
                     if let Some(task) = said.split(TASK).nth(1).and_then(|rest| rest.split(';').next()) {
                         task.clone_into(&mut stand.task);
                     }
@@ -198,19 +191,9 @@ impl Stand {
                         (stand.said, stand.answers) = (said, 0);
                     }
                 }
-                _ => {}
             }
         }
         stand
-    }
-}
-
-/// The texts of a message, without those of tool results.
-fn texts(content: &Value) -> String {
-    match content {
-        Value::String(text) => text.clone(),
-        Value::Array(blocks) => blocks.iter().filter_map(|block| block.get("text")?.as_str()).collect(),
-        _ => String::new(),
     }
 }
 

@@ -44,6 +44,8 @@ pub enum Event {
     Heartbeat(Heartbeat),
     /// Tokens used by the turn so far.
     Usage(Usage),
+    /// Something that a sub-agent of the turn did.
+    AgentEvent(AgentEvent),
 }
 
 /// The data of `thread_lifecycle`. Every phase names the turn's user message.
@@ -318,6 +320,38 @@ pub struct Usage {
     pub cost_usd: Option<f64>,
 }
 
+/// The data of `agent_event`: an event of a sub-agent, in the place of the one that the turn itself would send.
+///
+/// What a person has to answer, what changes the task's working memory and what is billed are events of the turn
+/// itself, also where a sub-agent brings them about.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct AgentEvent {
+    /// The call that runs the sub-agent.
+    pub tool_call_id: CallId,
+    /// The sub-agent.
+    pub agent: String,
+    /// The type of its event.
+    pub event: String,
+    /// The data of its event.
+    pub data: Value,
+}
+
+impl AgentEvent {
+    /// `event` as one of the sub-agent that the call runs.
+    ///
+    /// # Errors
+    /// Never, for the events there are: each can be written as JSON.
+    pub fn new(tool_call_id: CallId, agent: &str, event: &Event) -> Result<Self, serde_json::Error> {
+        let data = serde_json::to_value(event)?;
+        Ok(Self { tool_call_id, agent: agent.to_owned(), event: event.kind().to_owned(), data })
+    }
+
+    /// The sub-agent's event; none of a type that this version does not know.
+    pub fn inner(&self) -> Option<Event> {
+        Event::from_parts(&self.event, self.data.clone()).ok()
+    }
+}
+
 impl Event {
     /// The event's type, as its `event:` line carries it.
     pub const fn kind(&self) -> &'static str {
@@ -336,6 +370,7 @@ impl Event {
             Self::CompactionEvent(_) => "compaction_event",
             Self::Heartbeat(_) => "heartbeat",
             Self::Usage(_) => "usage",
+            Self::AgentEvent(_) => "agent_event",
         }
     }
 
@@ -360,6 +395,7 @@ impl Event {
             "compaction_event" => Self::CompactionEvent(from_value(data)?),
             "heartbeat" => Self::Heartbeat(from_value(data)?),
             "usage" => Self::Usage(from_value(data)?),
+            "agent_event" => Self::AgentEvent(from_value(data)?),
             unknown => return Err(de::Error::custom(format!("unknown event type `{unknown}`"))),
         })
     }

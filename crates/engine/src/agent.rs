@@ -1,21 +1,31 @@
 //! The agent: turns, begun by requests and taken up again after a restart.
 
+mod aside;
+mod asking;
 mod branch;
+mod budget;
 mod calls;
+mod compaction;
 mod control;
+mod delegate;
 mod ending;
 mod error;
 mod keeper;
 mod life;
 mod listing;
+mod model_step;
 mod order;
 mod people;
+mod planning;
+mod rewrite;
 mod run;
 mod running;
+mod shorten;
 mod stream;
 mod tasks;
 mod telling;
 mod thread;
+mod turn;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,6 +41,7 @@ use tracing::Instrument as _;
 
 use crate::brain::steps::{Opened, Step};
 use crate::brain::{Brain, Cut, NewTurn, RequestName};
+use crate::catalog::Catalog;
 use crate::channel::{Channels, Follow, Reader, Record, Recorder};
 use crate::models::Gateway;
 use crate::sabotage::{self, Saboteur};
@@ -58,6 +69,12 @@ pub(crate) struct Means {
     pub(crate) clock: Arc<dyn Clock>,
     /// Who the agent is: the first thing that every model is told.
     pub(crate) soul: String,
+    /// What else the catalog gives it.
+    pub(crate) catalog: Catalog,
+    /// What calls of models under way may cost.
+    pub(crate) set_aside: Arc<budget::SetAside>,
+    /// Whether a conversation is shortened when the provider says that it is too long.
+    pub(crate) reactive: bool,
     /// How long a person may take to answer.
     pub(crate) hitl_ttl: Duration,
     /// How long the deltas of a turn that has ended are kept.
@@ -127,7 +144,7 @@ impl Agent {
         let request = order.request.clone();
         let thread = if order.goes_back() { self.thread(&recorder).await? } else { None };
         let goes_back = order.goes_back();
-        let (opened, cut) = order.opening(thread.as_ref())?;
+        let (opened, cut) = order.opening(thread.as_ref(), self.means.clock.now())?;
         let record = opening(&recorder, request, &opened, cut);
         let life = Life { place: Some(place), ..self.life(recorder, opened.message_id, registration, inbox) };
 
@@ -253,6 +270,7 @@ impl Agent {
             places: Arc::clone(&self.places),
             place: None,
             blocks: Blocks::default(),
+            agent_blocks: Blocks::default(),
             stranded: 0,
             asked_at: None,
             registration,
@@ -388,6 +406,9 @@ async fn until(over: CancellationToken, work: impl Future<Output = ()>) {
 #[cfg(test)]
 #[path = "agent/control_tests.rs"]
 mod control_tests;
+#[cfg(test)]
+#[path = "agent/gateway_tests.rs"]
+mod gateway_tests;
 #[cfg(test)]
 #[path = "agent/provider_tests.rs"]
 mod provider_tests;

@@ -9,6 +9,8 @@ mod journal;
 mod read;
 mod rows;
 mod schema;
+mod settings;
+mod spending;
 pub mod steps;
 mod writer;
 
@@ -28,6 +30,8 @@ pub use journal::{Journal, JournalError};
 pub use read::{BlockCounts, OpenTurn, Pending, RequestedTurn, StoredEvent, StoredStep};
 pub(crate) use rows::json;
 pub use rows::{Cut, NewGrant, NewTurn, RequestName, Rows};
+pub use settings::Setting;
+pub use spending::{SPENDING_KEPT, Spending};
 pub use writer::{Batch, Durability, WriteError};
 
 use crate::brain::writer::{Once, Writer};
@@ -322,6 +326,26 @@ impl Brain {
     /// When the first turn ended whose deltas have not been taken out yet.
     pub fn first_unfolded(&self) -> Result<Option<Timestamp>, rusqlite::Error> {
         self.read(read::first_unfolded)
+    }
+
+    /// What was set while an engine ran and is to stay.
+    pub fn setting(&self, setting: Setting) -> Result<Option<String>, rusqlite::Error> {
+        self.read(|reader| settings::setting(reader, setting))
+    }
+
+    /// How many tokens, input and output, the calls of all tasks after `at` have spent; for a day back at most.
+    pub fn tokens_since(&self, at: Timestamp) -> Result<u64, rusqlite::Error> {
+        self.read(|reader| spending::tokens_since(reader, at))
+    }
+
+    /// When the first call after `at` was on record; for a day back at most.
+    pub fn first_spent(&self, at: Timestamp) -> Result<Option<Timestamp>, rusqlite::Error> {
+        self.read(|reader| spending::first_spent(reader, at))
+    }
+
+    /// What the calls after `at` have spent, by model; for a day back at most. Blocks.
+    pub fn spending_since(&self, at: Timestamp) -> Result<Vec<Spending>, rusqlite::Error> {
+        self.read_long(|reader| spending::spending_since(reader, at))
     }
 
     /// Whether the brain can be read, and whether it could be written when that was last tried.

@@ -2,15 +2,18 @@
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::Duration;
 
 use contract::KeyHash;
 use service::env::{Env, Faults, Reader, lifetime};
 use tracing_subscriber::filter::Targets;
 
-use crate::models::ChatModel;
-use crate::models::config::{NotConfigured, model};
+use crate::catalog::Catalog;
+use crate::models::config::Sources;
+
+mod in_force;
+
+pub use in_force::{ConfigError, InForce};
 
 /// Who the agent is where the catalog has no `soul.md`.
 const DEFAULT_SOUL: &str = "You are a person's own assistant. You are helpful, honest and brief. You use your \
@@ -34,8 +37,12 @@ pub struct Config {
     pub workspace: PathBuf,
     /// Who the agent is.
     pub soul: String,
-    /// The model, or why there is none.
-    pub model: Result<Arc<dyn ChatModel>, NotConfigured>,
+    /// What else the catalog gives it.
+    pub catalog: Catalog,
+    /// Whether a conversation is shortened when the provider says that it is too long.
+    pub reactive_compaction: bool,
+    /// Where the configuration of the gateway comes from.
+    pub sources: Sources,
     /// How long a person may take to answer.
     pub hitl_ttl: Duration,
     /// How long the deltas of a turn that has ended can be replayed.
@@ -72,13 +79,19 @@ impl Config {
         let ttl = "a time above zero: seconds (`90`, `0.5`), or such as `90s`, `90m`, `3h`, `2d`";
         let replay_ttl = reader.or("CHANNEL_STATE_TTL_ACTIVE", ttl, REPLAY_TTL, lifetime);
         let hitl_ttl = reader.or("CHANNEL_STATE_TTL_HITL", ttl, HITL_TTL, lifetime);
+        let switch = "`true` or `false`";
+        let reactive_compaction =
+            reader.or("REACTIVE_COMPACT_ENABLED", switch, true, |text| text.parse().ok());
+        let sources = Sources::new(env, catalog.as_deref());
         let config = key_hash.zip(brain).map(|(key_hash, brain)| Self {
             listen: SocketAddr::new(host, port),
             key_hash,
             workspace: brain.with_file_name("workspace"),
             brain,
             soul,
-            model: model(env),
+            catalog: catalog.as_deref().map(Catalog::read).unwrap_or_default(),
+            reactive_compaction,
+            sources,
             hitl_ttl,
             replay_ttl,
             log,

@@ -6,6 +6,7 @@ mod execute;
 mod health;
 mod hitl;
 mod rpc;
+mod rpc_gateway;
 mod steering;
 mod tasks;
 
@@ -23,7 +24,7 @@ use utoipa_axum::routes;
 
 use crate::agent::Agent;
 use crate::brain::Brain;
-use crate::models::Gateway;
+use crate::config::InForce;
 use auth::{Authenticated, Lock};
 
 /// The largest body taken.
@@ -36,7 +37,7 @@ pub struct State(Arc<Shared>);
 struct Shared {
     agent: Arc<Agent>,
     brain: Brain,
-    gateway: Arc<Gateway>,
+    in_force: Arc<InForce>,
     lock: Lock,
     clock: Arc<dyn Clock>,
     started: Duration,
@@ -47,13 +48,13 @@ impl State {
     pub(crate) fn new(
         agent: Arc<Agent>,
         brain: Brain,
-        gateway: Arc<Gateway>,
+        in_force: Arc<InForce>,
         key_hash: KeyHash,
         clock: Arc<dyn Clock>,
     ) -> Self {
         let started = clock.monotonic();
         let lock = Lock::new(key_hash);
-        Self(Arc::new(Shared { agent, brain, gateway, lock, clock, started }))
+        Self(Arc::new(Shared { agent, brain, in_force, lock, clock, started }))
     }
 }
 
@@ -114,6 +115,9 @@ async fn openapi(_: Authenticated) -> axum::Json<OpenApi> {
 #[cfg(test)]
 #[path = "http/app.rs"]
 pub(crate) mod app;
+#[cfg(test)]
+#[path = "http/rpc_gateway_tests.rs"]
+mod rpc_gateway_tests;
 #[cfg(test)]
 #[path = "http/rpc_tests.rs"]
 mod rpc_tests;

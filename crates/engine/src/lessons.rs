@@ -3,7 +3,9 @@
 
 mod approvals;
 mod broken_streams;
+pub(crate) mod caches;
 mod cancelling;
+mod compaction;
 mod events;
 mod histories;
 mod memory;

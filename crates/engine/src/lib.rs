@@ -6,6 +6,7 @@
 
 pub mod agent;
 pub mod brain;
+pub mod catalog;
 pub mod channel;
 pub mod config;
 pub mod http;
@@ -28,8 +29,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::agent::{Agent, Means};
 use crate::brain::{Brain, BrainError};
-use crate::config::Config;
-use crate::models::Gateway;
+use crate::config::{Config, InForce};
 use crate::tools::Toolbox;
 
 /// The accept loop's bounds. Streams end by themselves at shutdown, so the drain is short.
@@ -75,22 +75,29 @@ impl Engine {
         let brain = Brain::open(&config.brain)?;
         let listener =
             TcpListener::bind(address).await.map_err(|source| StartError::Listen { address, source })?;
-        let gateway = Arc::new(Gateway::new(config.model));
+        let in_force = Arc::new(InForce::open(config.sources, &brain).map_err(BrainError::from)?);
+        let gateway = Arc::clone(in_force.gateway());
         if gateway.model().is_err() {
             tracing::warn!(reason = gateway.status(), "No model can be used; turns will end in an error.");
         }
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
+        for warning in &config.catalog.warnings {
+            tracing::warn!(warning, "An entry of the catalog is left out.");
+        }
         let means = Means {
-            gateway: Arc::clone(&gateway),
-            toolbox: Toolbox::built_in(&config.workspace),
+            gateway,
+            toolbox: Toolbox::built_in(&config.workspace).with_agents(&config.catalog.agents),
             clock: Arc::clone(&clock),
             soul: config.soul,
+            catalog: config.catalog,
+            set_aside: Arc::default(),
+            reactive: config.reactive_compaction,
             hitl_ttl: config.hitl_ttl,
             replay_ttl: config.replay_ttl,
         };
         let agent = Arc::new(Agent::new(brain.clone(), means));
         agent.resume().map_err(BrainError::from)?;
-        let state = http::State::new(Arc::clone(&agent), brain.clone(), gateway, config.key_hash, clock);
+        let state = http::State::new(Arc::clone(&agent), brain.clone(), in_force, config.key_hash, clock);
         Ok(Self { listener, brain, agent, state })
     }
 

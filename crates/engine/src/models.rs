@@ -4,15 +4,28 @@
 //! what is sent back is what came. A provider is two pure halves, what it sends and how it reads the answer's
 //! stream, around one shared HTTP call; the `scripted` provider has no HTTP in the middle.
 
+mod address;
 mod anthropic;
+mod assemble;
+mod blocks;
+mod classify;
 pub mod config;
 #[cfg(test)]
 mod decoding;
+mod document;
+pub mod estimate;
 mod gateway;
+mod gemini;
 mod http;
+mod keys;
 mod media;
+mod notes;
+mod ollama;
 mod openai;
+mod profile;
+mod provider;
 mod repair;
+mod responses;
 pub mod scripted;
 
 use bytes::Bytes;
@@ -23,7 +36,7 @@ use futures::stream::BoxStream;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-pub use gateway::{Gateway, Retry};
+pub use gateway::{Budgets, Gateway, Prices, Retry, RetryPolicy, Route, Routes};
 pub use repair::{Repaired, repair};
 
 /// One block of a model's answer.
@@ -34,12 +47,15 @@ pub enum Block {
     Text {
         /// The text.
         text: String,
+        /// What the provider wants back with it, as it came.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        signature: Option<String>,
     },
     /// Reasoning, with the provider's signature over it.
     Thinking {
         /// The reasoning.
         thinking: String,
-        /// The provider's proof that it wrote it.
+        /// The provider's proof that it wrote it, in whatever form its protocol needs it back.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         signature: Option<String>,
     },
@@ -63,9 +79,30 @@ pub struct ToolUse {
     pub name: String,
     /// Its input, a JSON object.
     pub input: Value,
+    /// What the provider wants back with it, as it came.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub signature: Option<String>,
     /// Why the call can never run, such as an answer that was cut off in its middle.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub broken: Option<String>,
+}
+
+/// Why an answer ended.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum StopCause {
+    /// The model was done, or waits for results of tools.
+    #[default]
+    Done,
+    /// It reached the most that it may write.
+    Length,
+    /// It filled the context window.
+    ContextFull,
+    /// It declined to answer, or a filter of the provider stopped it.
+    Refusal,
+    /// In a way that a later version knows.
+    #[serde(other)]
+    Unknown,
 }
 
 /// A model's whole answer.
@@ -75,13 +112,16 @@ pub struct Answer {
     pub blocks: Vec<Block>,
     /// What it cost.
     pub usage: Tokens,
+    /// Why it ended.
+    #[serde(default)]
+    pub stop: StopCause,
 }
 
 impl Answer {
     /// The answer's text: its text blocks, joined.
     pub fn text(&self) -> String {
         let texts = self.blocks.iter().filter_map(|block| match block {
-            Block::Text { text } => Some(text.as_str()),
+            Block::Text { text, .. } => Some(text.as_str()),
             _ => None,
         });
         texts.collect()
@@ -145,6 +185,12 @@ pub enum Content {
     },
     /// An image or a document.
     Media(Media),
+    /// What the engine put beside a message: when it was sent, what was recalled for it, a plan for it. It stays
+    /// there word for word, so that the conversation keeps its beginning.
+    Note {
+        /// The text.
+        text: String,
+    },
 }
 
 impl Content {
@@ -152,7 +198,7 @@ impl Content {
     pub fn text_of(contents: &[Self]) -> String {
         let texts = contents.iter().filter_map(|content| match content {
             Self::Text { text } => Some(text.as_str()),
-            Self::Media(_) => None,
+            Self::Media(_) | Self::Note { .. } => None,
         });
         texts.collect::<Vec<_>>().join("\n\n")
     }
@@ -236,6 +282,12 @@ pub struct Request<'a> {
     pub tools: &'a [ToolSpec],
     /// Whether it may think before it answers.
     pub thinking: bool,
+    /// The most tokens that the answer may have, where that is less than the model's own bound.
+    pub max_output: Option<u64>,
+    /// Whether it may call tools at all; they are told either way, so that the prompt keeps its beginning.
+    pub may_call: bool,
+    /// The same for all requests that share a beginning: helps providers to find it in their caches.
+    pub cache_key: &'a str,
 }
 
 /// A part of a streamed answer.
@@ -256,7 +308,7 @@ pub type Parts = BoxStream<'static, Result<Part, ModelError>>;
 
 /// A language model.
 pub trait ChatModel: Send + Sync {
-    /// The model's name, as `usage` tells it and as messages are marked with it.
+    /// The vendor's name of the model, as `usage` tells it and as messages are marked with it.
     fn name(&self) -> &str;
 
     /// Whether the model takes such media.
@@ -290,8 +342,14 @@ pub enum ModelErrorKind {
     NotConfigured,
     /// The provider refused the key (401, 403).
     Auth,
-    /// The provider refused the request (400, 404, 413, 422): the same one will be refused again.
+    /// The provider does not have the model, or not for this account (404).
+    NoSuchModel,
+    /// The provider refused the request (400, 413, 422): the same one will be refused again.
     Refused,
+    /// The conversation is too long for the model.
+    TooLong,
+    /// The provider takes something in the history for invalid, such as reasoning that it did not sign.
+    BrokenHistory,
     /// The account's quota is used up: waiting does not help.
     Quota,
     /// Overloaded, rate limited or failing (408, 409, 429, 5xx): may pass.
@@ -304,6 +362,12 @@ impl ModelError {
     /// A failure of `kind`, without a wish for when to be asked again.
     pub fn new(kind: ModelErrorKind, message: impl Into<String>) -> Self {
         Self { kind, message: message.into(), retry_after: None, spent: Tokens::default() }
+    }
+
+    /// Whether the request is at fault, so that the failure says nothing about the provider.
+    pub const fn is_about_request(&self) -> bool {
+        use ModelErrorKind::{BrokenHistory, Refused, TooLong};
+        matches!(self.kind, Refused | TooLong | BrokenHistory)
     }
 }
 

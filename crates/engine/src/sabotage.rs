@@ -32,6 +32,10 @@ pub(crate) enum Saboteur {
     IgnoreCancel,
     /// Does not count the starts that take a turn up.
     ForgetStarts,
+    /// Shortens a conversation for ever.
+    CompactForever,
+    /// Says something else at the beginning of each request.
+    BustCache,
 }
 
 /// Whether `saboteur` is at work.
@@ -46,6 +50,16 @@ pub(crate) fn by(saboteur: Saboteur) -> bool {
 #[cfg(not(feature = "sabotage"))]
 pub(crate) const fn by(_: Saboteur) -> bool {
     false
+}
+
+/// The beginning of a prompt, unless a saboteur has it otherwise each time.
+pub(crate) fn busted(system: &str) -> std::borrow::Cow<'_, str> {
+    static TIMES: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
+    if !by(Saboteur::BustCache) {
+        return system.into();
+    }
+    let times = TIMES.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+    format!("{system} It is {times} o'clock.").into()
 }
 
 /// Gives what `saboteur` does a moment in which a kill can show it.

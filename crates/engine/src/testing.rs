@@ -182,6 +182,7 @@ impl Clock for HastyClock {
 /// How a turn is opened with `message` and nothing else.
 pub(crate) fn opened(message: &str) -> Opened {
     Opened {
+        notes: Vec::new(),
         message_id: MessageId::new(),
         message: message.into(),
         media: Vec::new(),

@@ -8,6 +8,7 @@ mod leave;
 mod read;
 #[cfg(test)]
 mod rig;
+mod run_agent;
 mod working_memory;
 mod write;
 
@@ -18,7 +19,11 @@ use futures::future::BoxFuture;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
+use crate::catalog::AgentSpec;
 use crate::models::ToolSpec;
+
+pub use run_agent::Delegation;
+pub(crate) use run_agent::NAME as RUN_AGENT;
 
 /// A tool.
 pub trait Tool: Send + Sync {
@@ -35,6 +40,11 @@ pub trait Tool: Send + Sync {
     /// What a person is told of a call that wants leave: what will happen, in words that they can judge.
     fn leave_for(&self, input: &Value) -> String {
         leave::plain(&self.spec().name, input)
+    }
+
+    /// The sub-agent that a call of it runs, or why it cannot; none for a tool that runs by itself.
+    fn delegates(&self, _input: &Value) -> Option<Result<Delegation, ToolError>> {
+        None
     }
 
     /// Runs it. A tool that asks a person something is run again with the answer; what it did before it asked is
@@ -121,6 +131,16 @@ impl Toolbox {
         ])
     }
 
+    /// These tools, and one that runs the agents if there are some.
+    #[must_use]
+    pub fn with_agents(mut self, agents: &[Arc<AgentSpec>]) -> Self {
+        if agents.is_empty() {
+            return self;
+        }
+        self.tools.push(Arc::new(run_agent::RunAgent::new(agents.to_vec())));
+        Self::new(self.tools)
+    }
+
     /// These tools, in this order.
     pub fn new(tools: Vec<Arc<dyn Tool>>) -> Self {
         let specs = tools.iter().map(|tool| tool.spec()).collect();
@@ -132,11 +152,28 @@ impl Toolbox {
         &self.specs
     }
 
+    /// What a sub-agent's model is told of the tools that it may call. It runs no agents of its own.
+    pub fn specs_for(&self, agent: &AgentSpec) -> Vec<ToolSpec> {
+        let may = |spec: &&ToolSpec| {
+            let listed = |globs: &Vec<String>| globs.iter().any(|glob| glob_matches(glob, &spec.name));
+            spec.name != RUN_AGENT && agent.tools.as_ref().is_none_or(listed)
+        };
+        self.specs.iter().filter(may).cloned().collect()
+    }
+
     /// The tool called `name`.
     pub fn find(&self, name: &str) -> Option<Arc<dyn Tool>> {
         let named = self.specs.iter().zip(&self.tools).find(|(spec, _)| spec.name == name);
         named.map(|(_, tool)| Arc::clone(tool))
     }
+}
+
+/// Whether a glob, in which `*` stands for any characters, is a name.
+fn glob_matches(glob: &str, name: &str) -> bool {
+    let Some((head, rest)) = glob.split_once('*') else { return glob == name };
+    let Some(name) = name.strip_prefix(head) else { return false };
+    let ends = name.char_indices().map(|(at, _)| at).chain([name.len()]);
+    ends.into_iter().any(|at| name.get(at..).is_some_and(|name| glob_matches(rest, name)))
 }
 
 /// Reads a tool's input.

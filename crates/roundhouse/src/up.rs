@@ -14,7 +14,7 @@ use std::sync::Arc;
 use anyhow::Context as _;
 use contract::orchestrator::Policy;
 use contract::{AdminKey, DisplayName, PlatformKey, Slug};
-use engine::models::config::NotConfigured;
+use engine::models::config::{NotConfigured, Sources};
 use orchestrator::config::{BackendKind, DEFAULT_NETWORK, DatabaseUrl, PortRange, Rules, VERSION};
 use orchestrator::{Config, MasterKey, Orchestrator};
 use service::clock::{Clock as _, SystemClock};
@@ -44,13 +44,14 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let env = ProcessEnv;
     let engine_env = environment::for_engines(&env);
+    let folder = Folder::at(args.dir.as_deref()).map_err(Failure::usage)?;
     // A provider that cannot work is found out now, not by the first user.
-    let model = engine::models::config::model(&engine_env);
-    let settings = Settings::read(&env, model.as_ref().err()).map_err(Failure::usage)?;
-    let model = model.map_err(Failure::usage)?;
+    let sources = Sources::new(&engine_env, Some(&folder.path().join(CATALOG)));
+    let models = sources.first().map(|(checked, _)| checked.routes);
+    let settings = Settings::read(&env, models.as_ref().err()).map_err(Failure::usage)?;
+    let models = models.map_err(Failure::usage)?;
     service::logging::init(settings.log.clone());
     service::limits::raise_file_limit();
-    let folder = Folder::at(args.dir.as_deref()).map_err(Failure::usage)?;
     let taken = folder.take(SystemClock::new().now()).map_err(Failure::usage)?;
     let keys = Keys::of(&taken)?;
     crate::catalog::unpack(&taken.join(CATALOG)).map_err(Failure::usage)?;
@@ -68,8 +69,8 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         let name = DisplayName::new("Demo").context("the product's name")?;
         orchestrator.fleet().register_with_key(slug, name, Policy::default(), &platform_key).await?;
         taken.write_secret(ADDRESS, &format!("http://{address}")).map_err(Failure::usage)?;
-        let guide =
-            Guide { address, folder: folder.path(), default: args.dir.is_none(), model: model.name() };
+        let model = models.model_name();
+        let guide = Guide { address, folder: folder.path(), default: args.dir.is_none(), model };
         attend(orchestrator, listener, &guide, &mut endings).await
     })
 }

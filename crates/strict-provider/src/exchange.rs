@@ -7,7 +7,7 @@ use axum::body::Body;
 use axum::extract::State;
 use axum::extract::rejection::BytesRejection;
 use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
-use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use serde_json::Value;
@@ -15,7 +15,7 @@ use serde_json::Value;
 use crate::fault::{Fault, Refusal};
 use crate::plan::{plan_stream, plan_whole};
 use crate::play;
-use crate::protocol::{Answer, ApiError, Context, Incoming, Protocol, Rendered};
+use crate::protocol::{Answer, ApiError, Context, Incoming, Protocol, Rendered, StreamPlace};
 use crate::record::CapturedRequest;
 use crate::reply::{Block, Reply};
 use crate::shared::{Running, Shared, Source};
@@ -26,6 +26,7 @@ pub(crate) const MAX_BODY_BYTES: usize = 32 * 1024 * 1024;
 /// Handles a request of the wire `P`.
 pub(crate) async fn exchange<P: Protocol>(
     State(shared): State<Arc<Shared>>,
+    uri: Uri,
     headers: HeaderMap,
     raw: Result<Bytes, BytesRejection>,
 ) -> Response {
@@ -43,7 +44,8 @@ pub(crate) async fn exchange<P: Protocol>(
     };
     // Null stands for a body that is not JSON: no wire accepts it.
     let body: Value = serde_json::from_slice(&raw).unwrap_or_default();
-    let request = Incoming { headers, raw, body };
+    let target = P::target(&uri, &body);
+    let request = Incoming { uri, target, headers, raw, body };
 
     let (number, accepted) = accept::<P>(&shared, &request);
     shared.announce_request();
@@ -55,7 +57,7 @@ pub(crate) async fn exchange<P: Protocol>(
 
 /// Captures a request, numbers it, checks it and takes the next reply for it.
 fn accept<P: Protocol>(shared: &Shared, request: &Incoming) -> (u64, Result<Reply, ApiError>) {
-    let captured = CapturedRequest::new(P::WIRE, &request.headers, request.body.clone(), request.raw.clone());
+    let captured = CapturedRequest::new(P::WIRE, request);
     let settings = &shared.settings;
     let mut state = shared.lock();
     let number = state.record_request(captured);
@@ -75,12 +77,21 @@ fn accept<P: Protocol>(shared: &Shared, request: &Incoming) -> (u64, Result<Repl
 /// The reply unless its script refuses the request. An error event becomes a refusal where there is no
 /// stream to carry it.
 fn without_refusal<P: Protocol>(reply: Reply, request: &Incoming) -> Result<Reply, ApiError> {
-    let refusal = match &reply.fault {
-        Some(Fault::Refuse { refusal }) => refusal,
-        Some(Fault::ErrorEventAfter { .. }) if !request.wants_stream() => &Refusal::Overloaded,
-        _ => return Ok(reply),
-    };
-    Err(P::refusal(refusal, request.model()))
+    match &reply.fault {
+        Some(Fault::Refuse { refusal }) => Err(P::refusal(refusal, request.model())),
+        Some(Fault::ErrorEventAfter { .. }) if !request.wants_stream() => {
+            Err(P::refusal(failure(&reply), request.model()))
+        }
+        _ => Ok(reply),
+    }
+}
+
+/// What an error within a stream says.
+fn failure(reply: &Reply) -> &Refusal {
+    match &reply.fault {
+        Some(Fault::ErrorEventAfter { refusal: Some(refusal), .. }) => refusal,
+        _ => &Refusal::Overloaded,
+    }
 }
 
 /// Renders the answer, which is done without the lock: others are answered meanwhile.
@@ -91,15 +102,18 @@ async fn answer<P: Protocol>(
     number: u64,
     running: Running,
 ) -> Response {
-    let reply = with_echo::<P>(reply, request);
+    let reply = with_cache::<P>(with_echo::<P>(reply, request), shared, request);
     let Rendered { answer, issued } = P::answer(request, &reply, number, &shared.settings);
     if let Some(issued) = issued {
         shared.lock().ledger.record(issued);
     }
     let (steps, content_type) = match answer {
         Answer::Stream(transcript) => {
-            let error_event = P::error_event(&P::refusal(&Refusal::Overloaded, request.model()));
-            (plan_stream(&transcript, &reply, error_event), "text/event-stream; charset=utf-8")
+            let error_event = |events| {
+                let error = P::refusal(failure(&reply), request.model());
+                P::error_event(&error, &StreamPlace { request, number, events })
+            };
+            (plan_stream(&transcript, &reply, error_event), P::STREAM_TYPE)
         }
         Answer::Whole(body) => (plan_whole(&Bytes::from(body.to_string()), &reply), "application/json"),
     };
@@ -119,6 +133,22 @@ fn with_echo<P: Protocol>(mut reply: Reply, request: &Incoming) -> Reply {
         if matches!(block, Block::Echo) {
             *block = Block::Text { text: P::last_user_text(&request.body) };
         }
+    }
+    reply
+}
+
+/// Accounts the request's cache, and lets the answer say what came of it unless the script says something.
+fn with_cache<P: Protocol>(mut reply: Reply, shared: &Shared, request: &Incoming) -> Reply {
+    if !shared.settings.account_cache {
+        return reply;
+    }
+    let prompt = P::prompt(request);
+    let used = shared.lock().cache.count(P::WIRE, request.model(), &prompt);
+    let usage = &mut reply.usage;
+    if usage.input.is_none() && (usage.cache_read, usage.cache_write) == (0, 0) {
+        usage.input = Some(used.input);
+        usage.cache_read = used.read;
+        usage.cache_write = used.written;
     }
     reply
 }

@@ -20,17 +20,21 @@ pub enum Fault {
         /// Deltas that are sent before.
         deltas: usize,
     },
-    /// The stream says that the provider is overloaded and ends. Not streamed: refused with that.
+    /// The stream says that it failed and ends. Not streamed: refused with that.
     ErrorEventAfter {
         /// Deltas that are sent before.
         deltas: usize,
+        /// Why; by default the provider is overloaded.
+        #[serde(default)]
+        refusal: Option<Refusal>,
     },
     /// Nothing more comes, and the connection stays open until the client leaves.
     HangAfter {
         /// Deltas that are sent before.
         deltas: usize,
     },
-    /// The HTTP body ends well but the stream lacks its last event (`message_stop`, `[DONE]`).
+    /// The HTTP body ends well but the stream lacks its last event (`message_stop`, `[DONE]`,
+    /// `response.completed`, the chunk with the `finishReason`, the line with `done`).
     NoEndMark,
     /// The status line and headers come late.
     SlowHeaders {
@@ -49,20 +53,24 @@ pub enum Refusal {
         #[serde(default)]
         retry_after_s: Option<u64>,
     },
-    /// Anthropic 529 `overloaded_error`, OpenAI 503.
+    /// Anthropic 529 `overloaded_error`, the others 503.
     Overloaded,
     /// 500.
     ServerError,
-    /// 401.
+    /// 401; Gemini 400 `API_KEY_INVALID`.
     Unauthorized,
-    /// 403.
+    /// 403, what the key may not use.
     Forbidden,
     /// 404, the model does not exist.
     UnknownModel,
     /// 400, the context window is exceeded.
     PromptTooLong,
-    /// The account has no money left: Anthropic 400, OpenAI 429 `insufficient_quota`.
+    /// The account has no money left: Anthropic 400, OpenAI 429 `insufficient_quota`, Gemini 429
+    /// `RESOURCE_EXHAUSTED` without a violated quota, Ollama's cloud 429.
     QuotaExhausted,
+    /// 400, the history does not hold together: a signature or an encrypted content that does not verify, a
+    /// tool's result without its call.
+    BrokenHistory,
     /// Anything else.
     Other {
         /// The HTTP status.
@@ -90,7 +98,12 @@ impl Fault {
 
     /// Reports an error within the stream after this many deltas.
     pub fn error_event_after(deltas: usize) -> Self {
-        Self::ErrorEventAfter { deltas }
+        Self::ErrorEventAfter { deltas, refusal: None }
+    }
+
+    /// Reports this error within the stream after this many deltas.
+    pub fn error_event_of(deltas: usize, refusal: Refusal) -> Self {
+        Self::ErrorEventAfter { deltas, refusal: Some(refusal) }
     }
 
     /// Goes silent after this many deltas.

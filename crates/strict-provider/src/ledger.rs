@@ -1,5 +1,6 @@
 //! What the provider has issued that a client must bring back unchanged: the thinking blocks of the
-//! Anthropic wire, their place in their answer, and the conversation they were made in.
+//! Anthropic wire, the reasoning items of the Responses wire and the signed parts of the Gemini wire, their
+//! place in their answer, and the conversation they were made in.
 
 use std::collections::HashMap;
 
@@ -11,12 +12,13 @@ use sha2::{Digest, Sha256};
 /// Not a secret: it only has to be something that a client does not compute by accident.
 const SEALING_KEY: &[u8] = b"strict-provider sealing key";
 
-/// All answers with thinking, and where each sealed block and each tool call is among them.
+/// All answers with thinking, and where each sealed block, each tool call and each item is among them.
 #[derive(Debug, Default)]
 pub(crate) struct Ledger {
     answers: Vec<IssuedAnswer>,
     by_seal: HashMap<String, Place>,
     by_tool_use: HashMap<String, Place>,
+    by_item: HashMap<String, Place>,
 }
 
 /// One answer as it was sent.
@@ -34,6 +36,36 @@ pub(crate) enum IssuedBlock {
     Redacted { seal: String },
     Text { is_blank: bool },
     ToolUse { id: String },
+    Item(IssuedItem),
+    Part(IssuedPart),
+}
+
+/// An output item of the Responses wire.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(crate) struct IssuedItem {
+    pub(crate) id: String,
+    pub(crate) kind: ItemKind,
+    /// Whether the request let the vendor keep it.
+    pub(crate) is_stored: bool,
+}
+
+/// The kind of an output item.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(crate) enum ItemKind {
+    /// With the encrypted content, when it was asked for.
+    Reasoning {
+        seal: Option<String>,
+    },
+    Message,
+    FunctionCall,
+}
+
+/// A signed part of the Gemini wire.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(crate) struct IssuedPart {
+    pub(crate) seal: String,
+    /// The call it was issued for, none for a text.
+    pub(crate) call: Option<Value>,
 }
 
 /// A block's place in the ledger.
@@ -66,8 +98,24 @@ impl IssuedBlock {
     pub(crate) fn seal(&self) -> Option<&str> {
         match self {
             Self::Thinking { seal, .. } | Self::Redacted { seal } => Some(seal),
+            Self::Item(item) => item.seal(),
+            Self::Part(part) => Some(&part.seal),
             Self::Text { .. } | Self::ToolUse { .. } => None,
         }
+    }
+}
+
+impl IssuedItem {
+    /// The encrypted content, when it has one.
+    pub(crate) fn seal(&self) -> Option<&str> {
+        match &self.kind {
+            ItemKind::Reasoning { seal } => seal.as_deref(),
+            ItemKind::Message | ItemKind::FunctionCall => None,
+        }
+    }
+
+    pub(crate) fn is_reasoning(&self) -> bool {
+        matches!(self.kind, ItemKind::Reasoning { .. })
     }
 }
 
@@ -77,14 +125,17 @@ impl Ledger {
         let answer = self.answers.len();
         for (block, issued_block) in issued.blocks.iter().enumerate() {
             let place = Place { answer, block };
+            if let Some(seal) = issued_block.seal() {
+                self.by_seal.insert(seal.to_owned(), place);
+            }
             match issued_block {
-                IssuedBlock::Thinking { seal, .. } | IssuedBlock::Redacted { seal } => {
-                    self.by_seal.insert(seal.clone(), place);
-                }
                 IssuedBlock::ToolUse { id } => {
                     self.by_tool_use.insert(id.clone(), place);
                 }
-                IssuedBlock::Text { .. } => {}
+                IssuedBlock::Item(item) => {
+                    self.by_item.insert(item.id.clone(), place);
+                }
+                _ => {}
             }
         }
         self.answers.push(issued);
@@ -98,6 +149,11 @@ impl Ledger {
     /// Where a tool call was issued.
     pub(crate) fn tool_use(&self, id: &str) -> Option<Place> {
         self.by_tool_use.get(id).copied()
+    }
+
+    /// Where an item was issued.
+    pub(crate) fn item(&self, id: &str) -> Option<Place> {
+        self.by_item.get(id).copied()
     }
 
     /// The answer at a place.

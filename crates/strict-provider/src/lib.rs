@@ -16,16 +16,20 @@
 //! and be held in the middle, see [`Gate`], so that no test sleeps.
 //!
 //! Map of the crate: [`reply`](Reply), [`fault`](Fault) and [`gate`](Gate) are the script;
-//! `anthropic` and `openai` are the wires, each with its strict rules, its errors and its rendering
-//! behind the `protocol::Protocol` trait; `exchange` runs one request through a wire; `plan` decides
-//! the bytes, pauses and breaks of an answer and `play` performs them.
+//! `anthropic`, `openai`, `responses`, `gemini` and `ollama` are the wires, each with its strict rules, its errors
+//! and its rendering behind the `protocol::Protocol` trait; `exchange` runs one request through a wire; `cache`
+//! counts what the vendors' prompt caches would do; `plan` decides the bytes, pauses and breaks of an answer and
+//! `play` performs them.
 
 mod anthropic;
+mod cache;
 mod control;
 mod exchange;
 mod fault;
 mod gate;
+mod gemini;
 mod ledger;
+mod ollama;
 mod openai;
 mod plan;
 mod play;
@@ -33,11 +37,13 @@ mod protocol;
 mod provider;
 mod record;
 mod reply;
+mod responses;
 mod server;
 mod shared;
 mod split;
 mod transcript;
 
+pub use cache::{CacheAccount, CacheUse};
 pub use fault::{Fault, Refusal};
 pub use gate::Gate;
 pub use provider::{ProviderBuilder, StrictProvider};

@@ -42,7 +42,7 @@ impl Ending {
             Some(Fault::NoEndMark) => Self::WithoutEndMark,
             Some(Fault::CutAfter { deltas }) => Self::Cut(*deltas),
             Some(Fault::HangAfter { deltas }) => Self::Hang(*deltas),
-            Some(Fault::ErrorEventAfter { deltas }) => Self::ErrorEvent(*deltas),
+            Some(Fault::ErrorEventAfter { deltas, .. }) => Self::ErrorEvent(*deltas),
         }
     }
 
@@ -58,8 +58,13 @@ impl Ending {
     }
 }
 
-/// The steps of a streamed answer. `error_event` is what the wire sends as an error in the stream.
-pub(crate) fn plan_stream(transcript: &Transcript, reply: &Reply, error_event: Bytes) -> Vec<Step> {
+/// The steps of a streamed answer. `error_event` makes what the wire sends as an error in the stream, from the
+/// number of events before it.
+pub(crate) fn plan_stream(
+    transcript: &Transcript,
+    reply: &Reply,
+    error_event: impl FnOnce(usize) -> Bytes,
+) -> Vec<Step> {
     let ending = Ending::of(reply.fault.as_ref());
     let (last_delta, end) = ending.reach(transcript);
     let delay = Duration::from_millis(reply.delay_ms);
@@ -83,7 +88,9 @@ pub(crate) fn plan_stream(transcript: &Transcript, reply: &Reply, error_event: B
         Ending::Whole | Ending::WithoutEndMark => {}
         Ending::Cut(_) => plan.steps.push(Step::Cut),
         Ending::Hang(_) => plan.steps.push(Step::Hang),
-        Ending::ErrorEvent(_) => plan.steps.push(Step::Send(error_event)),
+        Ending::ErrorEvent(deltas) => {
+            plan.steps.push(Step::Send(error_event(transcript.edge_after(deltas).events)));
+        }
     }
     plan.steps
 }
@@ -147,7 +154,7 @@ mod tests {
     }
 
     fn shown(reply: &Reply) -> String {
-        let error = Bytes::from_static(b"ERR");
+        let error = |events: usize| Bytes::from(format!("ERR@{events}"));
         let steps = plan_stream(&transcript(), reply, error);
         let show = |step: &Step| match step {
             Step::Send(bytes) => String::from_utf8_lossy(bytes).replace("data: ", "").replace("\n\n", ""),
@@ -174,7 +181,7 @@ mod tests {
             (Reply::new().fault(Fault::cut_after(2)), "012 X"),
             (Reply::new().fault(Fault::cut_after(9)), "01234 X"),
             (Reply::new().fault(Fault::hang_after(1)), "01 …"),
-            (Reply::new().fault(Fault::error_event_after(1)), "01 ERR"),
+            (Reply::new().fault(Fault::error_event_after(1)), "01 ERR@2"),
             (Reply::new().fault(Fault::cut_after(1)).hold(1, &gate), "01 | X"),
             (Reply::new().fault(Fault::cut_after(1)).hold(2, &gate), "01 X"),
         ];

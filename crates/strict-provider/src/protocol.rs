@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use axum::http::{HeaderMap, StatusCode};
+use axum::http::{HeaderMap, StatusCode, Uri};
 use bytes::Bytes;
 use serde_json::Value;
 
+use crate::cache::Prompt;
 use crate::fault::Refusal;
 use crate::ledger::{IssuedAnswer, Ledger};
 use crate::record::Wire;
@@ -18,6 +19,16 @@ pub(crate) trait Protocol: Send + Sync + 'static {
     const WIRE: Wire;
     /// The response header that carries the request's id.
     const REQUEST_ID_HEADER: &'static str;
+    /// The content type of its streams.
+    const STREAM_TYPE: &'static str = "text/event-stream; charset=utf-8";
+
+    /// The model that a request asks for, and whether for a stream. Most wires say both in the body.
+    fn target(_uri: &Uri, body: &Value) -> Target {
+        Target {
+            model: body.get("model").and_then(Value::as_str).unwrap_or_default().to_owned(),
+            streams: body.get("stream").and_then(Value::as_bool).unwrap_or(false),
+        }
+    }
 
     /// Checks the key and the headers that every request needs.
     fn authorize(headers: &HeaderMap, keys: &Keys) -> Result<(), ApiError>;
@@ -28,6 +39,9 @@ pub(crate) trait Protocol: Send + Sync + 'static {
     /// Renders the answer. The number is that of the request, from which ids are made.
     fn answer(request: &Incoming, reply: &Reply, number: u64, settings: &Settings) -> Rendered;
 
+    /// The request's prompt as the vendor's cache sees it.
+    fn prompt(request: &Incoming) -> Prompt;
+
     /// The last text of the user, for [`Block::Echo`](crate::Block::Echo).
     fn last_user_text(body: &Value) -> String;
 
@@ -37,13 +51,15 @@ pub(crate) trait Protocol: Send + Sync + 'static {
     /// The body of an error response.
     fn error_body(error: &ApiError, request_id: &str) -> Value;
 
-    /// An error as an event within a stream.
-    fn error_event(error: &ApiError) -> Bytes;
+    /// An error as the last events of a stream.
+    fn error_event(error: &ApiError, place: &StreamPlace<'_>) -> Bytes;
 }
 
 /// A request, read and parsed.
 #[derive(Debug)]
 pub(crate) struct Incoming {
+    pub(crate) uri: Uri,
+    pub(crate) target: Target,
     pub(crate) headers: HeaderMap,
     pub(crate) raw: Bytes,
     pub(crate) body: Value,
@@ -52,13 +68,31 @@ pub(crate) struct Incoming {
 impl Incoming {
     /// The model it asks for, empty when there is none.
     pub(crate) fn model(&self) -> &str {
-        self.body.get("model").and_then(Value::as_str).unwrap_or_default()
+        &self.target.model
     }
 
     /// Whether it asks for a stream.
     pub(crate) fn wants_stream(&self) -> bool {
-        self.body.get("stream").and_then(Value::as_bool).unwrap_or(false)
+        self.target.streams
     }
+}
+
+/// What a request asks for.
+#[derive(Debug)]
+pub(crate) struct Target {
+    /// The model, empty when there is none.
+    pub(crate) model: String,
+    pub(crate) streams: bool,
+}
+
+/// Where an error strikes a stream.
+#[derive(Debug)]
+pub(crate) struct StreamPlace<'a> {
+    pub(crate) request: &'a Incoming,
+    /// The request's number, from which ids are made.
+    pub(crate) number: u64,
+    /// The events before the error.
+    pub(crate) events: usize,
 }
 
 /// What a check may look at besides the request.
@@ -90,6 +124,9 @@ pub(crate) struct Settings {
     pub(crate) keys: Keys,
     pub(crate) bind_thinking: bool,
     pub(crate) reasoning_content: bool,
+    pub(crate) account_cache: bool,
+    /// The models that Ollama has, all when none are given.
+    pub(crate) ollama_models: Option<Vec<String>>,
 }
 
 /// The keys that are accepted.
@@ -115,12 +152,14 @@ impl Keys {
 #[derive(Clone, Debug)]
 pub(crate) struct ApiError {
     pub(crate) status: StatusCode,
-    pub(crate) kind: String,
+    pub(crate) kind: Box<str>,
     pub(crate) message: String,
     /// OpenAI only: the parameter at fault.
-    pub(crate) param: Option<String>,
+    pub(crate) param: Option<Box<str>>,
     /// OpenAI only: a stable code.
     pub(crate) code: Option<&'static str>,
+    /// Gemini only: what its clients read the violation and the wait from.
+    pub(crate) details: Box<[Value]>,
     pub(crate) headers: BTreeMap<String, String>,
 }
 
@@ -129,10 +168,11 @@ impl ApiError {
     pub(crate) fn new(status: StatusCode, kind: impl Into<String>, message: impl Into<String>) -> Self {
         Self {
             status,
-            kind: kind.into(),
+            kind: kind.into().into_boxed_str(),
             message: message.into(),
             param: None,
             code: None,
+            details: Box::default(),
             headers: BTreeMap::new(),
         }
     }
@@ -143,12 +183,19 @@ impl ApiError {
     }
 
     pub(crate) fn with_param(mut self, param: impl Into<String>) -> Self {
-        self.param = Some(param.into());
+        self.param = Some(param.into().into_boxed_str());
         self
     }
 
     pub(crate) fn with_code(mut self, code: &'static str) -> Self {
         self.code = Some(code);
+        self
+    }
+
+    pub(crate) fn with_detail(mut self, detail: Value) -> Self {
+        let mut details = self.details.into_vec();
+        details.push(detail);
+        self.details = details.into();
         self
     }
 

@@ -8,6 +8,7 @@ use std::thread;
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
+use crate::cache::CacheAccount;
 use crate::protocol::{Keys, Settings};
 use crate::record::{CapturedRequest, RefusedRequest};
 use crate::reply::Reply;
@@ -43,14 +44,25 @@ impl StrictProvider {
         ProviderBuilder { port: 0, settings: Settings::default(), guards_protocol: true }
     }
 
-    /// The address without a path, `http://127.0.0.1:PORT`: the base URL of Anthropic's clients.
+    /// The address without a path, `http://127.0.0.1:PORT`: the base URL of Anthropic's and Gemini's clients and the
+    /// host of Ollama's.
     pub fn base_url(&self) -> String {
         format!("http://{}", self.address)
     }
 
-    /// The base URL of OpenAI's clients, [`Self::base_url`] and `/v1`.
+    /// The base URL of OpenAI's clients for both of its wires, [`Self::base_url`] and `/v1`.
     pub fn openai_base_url(&self) -> String {
         format!("{}/v1", self.base_url())
+    }
+
+    /// The base URL of Gemini's clients; they put `/v1beta` behind it.
+    pub fn gemini_base_url(&self) -> String {
+        self.base_url()
+    }
+
+    /// The host of Ollama's clients; they put `/api` behind it.
+    pub fn ollama_base_url(&self) -> String {
+        self.base_url()
     }
 
     /// Adds a reply at the end of the script.
@@ -122,6 +134,12 @@ impl StrictProvider {
         std::mem::take(&mut self.shared.lock().refusals)
     }
 
+    /// What the vendors' prompt caches did for the requests that were answered, for a provider that was told to
+    /// account for them with [`ProviderBuilder::account_cache`].
+    pub fn cache_account(&self) -> CacheAccount {
+        self.shared.lock().cache.account.clone()
+    }
+
     /// Asserts that no request broke a rule.
     ///
     /// # Panics
@@ -179,6 +197,23 @@ impl ProviderBuilder {
     #[must_use]
     pub fn reasoning_content(mut self, enabled: bool) -> Self {
         self.settings.reasoning_content = enabled;
+        self
+    }
+
+    /// Accounts for the vendors' prompt caches: an answer whose script sets no input tokens reports what its
+    /// vendor's cache would have read and written, with four bytes of JSON for a token. Anthropic's is as its
+    /// documentation has it (<https://platform.claude.com/docs/en/build-with-claude/prompt-caching>), except that
+    /// nothing expires; the others read common prefixes in steps of 128 tokens from 1,024 on.
+    #[must_use]
+    pub fn account_cache(mut self, accounts: bool) -> Self {
+        self.settings.account_cache = accounts;
+        self
+    }
+
+    /// Lets Ollama have only these models: any other has not been pulled.
+    #[must_use]
+    pub fn ollama_models<M: Into<String>>(mut self, models: impl IntoIterator<Item = M>) -> Self {
+        self.settings.ollama_models = Some(models.into_iter().map(Into::into).collect());
         self
     }
 

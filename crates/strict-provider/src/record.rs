@@ -2,10 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use axum::http::HeaderMap;
+use axum::http::{HeaderName, HeaderValue};
 use bytes::Bytes;
 use serde::{Serialize, Serializer};
 use serde_json::Value;
+
+use crate::protocol::Incoming;
 
 /// A wire protocol.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, Serialize)]
@@ -15,6 +17,12 @@ pub enum Wire {
     AnthropicMessages,
     /// OpenAI Chat Completions.
     OpenAiChat,
+    /// OpenAI Responses.
+    OpenAiResponses,
+    /// Gemini `generateContent` and `streamGenerateContent`.
+    Gemini,
+    /// Ollama's own chat.
+    Ollama,
 }
 
 /// A request to one of the wires, refused or not.
@@ -22,6 +30,10 @@ pub enum Wire {
 pub struct CapturedRequest {
     /// The wire it came on.
     pub wire: Wire,
+    /// The path it was sent to, without its query.
+    pub path: String,
+    /// The model it asks for, from its body or its path; empty when there is none.
+    pub model: String,
     /// Its headers, names in lower case; of a repeated header the last one.
     pub headers: BTreeMap<String, String>,
     /// Its body, null when it is not JSON.
@@ -43,11 +55,18 @@ pub struct RefusedRequest {
 }
 
 impl CapturedRequest {
-    pub(crate) fn new(wire: Wire, headers: &HeaderMap, body: Value, raw: Bytes) -> Self {
+    pub(crate) fn new(wire: Wire, request: &Incoming) -> Self {
         let text = |value: &[u8]| String::from_utf8_lossy(value).into_owned();
-        let headers =
-            headers.iter().map(|(name, value)| (name.as_str().to_owned(), text(value.as_bytes()))).collect();
-        Self { wire, headers, body, raw }
+        let header =
+            |(name, value): (&HeaderName, &HeaderValue)| (name.as_str().to_owned(), text(value.as_bytes()));
+        Self {
+            wire,
+            path: request.uri.path().to_owned(),
+            model: request.model().to_owned(),
+            headers: request.headers.iter().map(header).collect(),
+            body: request.body.clone(),
+            raw: request.raw.clone(),
+        }
     }
 
     /// A header's value.
@@ -55,9 +74,10 @@ impl CapturedRequest {
         self.headers.get(&name.to_ascii_lowercase()).map(String::as_str)
     }
 
-    /// The key it was sent with, from `x-api-key` or `Authorization: Bearer`.
+    /// The key it was sent with, from `x-api-key`, `x-goog-api-key` or `Authorization: Bearer`.
     pub fn api_key(&self) -> Option<&str> {
-        self.header("x-api-key").or_else(|| self.header("authorization")?.strip_prefix("Bearer "))
+        let own = self.header("x-api-key").or_else(|| self.header("x-goog-api-key"));
+        own.or_else(|| self.header("authorization")?.strip_prefix("Bearer "))
     }
 }
 

@@ -66,7 +66,8 @@ pub enum Block {
         /// The arguments.
         #[serde(default)]
         input: Value,
-        /// The arguments' text as streamed, for a call cut off in the middle of its JSON.
+        /// The arguments' text as streamed, for a call cut off in the middle of its JSON. Gemini and Ollama, which
+        /// send calls whole, leave such a call out.
         #[serde(default)]
         raw_input: Option<String>,
     },
@@ -76,13 +77,13 @@ pub enum Block {
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Stop {
-    /// It was done: `end_turn`, `stop`.
+    /// It was done: `end_turn`, `stop`, `completed`, `STOP`.
     EndTurn,
-    /// It waits for tool results: `tool_use`, `tool_calls`.
+    /// It waits for tool results: `tool_use`, `tool_calls`; elsewhere the same as the end of a turn.
     ToolUse,
-    /// It was cut off by the output limit: `max_tokens`, `length`.
+    /// It was cut off by the output limit: `max_tokens`, `length`, `max_output_tokens`, `MAX_TOKENS`.
     MaxTokens,
-    /// It declined: `refusal`, `content_filter`.
+    /// It declined: `refusal`, `content_filter`, `SAFETY`; Ollama has no word for it.
     Refusal,
 }
 
@@ -104,7 +105,7 @@ impl Default for Chunking {
 }
 
 /// Token counts of an answer, in Anthropic's sense: `input` does not include what the cache served.
-/// The OpenAI wire adds the three up for its `prompt_tokens`.
+/// The other wires add the three up for their count of the prompt.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Usage {
@@ -264,6 +265,15 @@ impl Reply {
             cache_write: self.usage.cache_write,
             reasoning: self.usage.reasoning.unwrap_or_else(|| estimated_tokens(thinking)),
         }
+    }
+}
+
+/// The arguments of a tool call as text. A tool without arguments is called with an empty object.
+pub(crate) fn arguments_text(input: &Value, raw_input: Option<&str>) -> String {
+    match raw_input {
+        Some(raw) => raw.to_owned(),
+        None if input.is_null() => "{}".to_owned(),
+        None => input.to_string(),
     }
 }
 

@@ -17,8 +17,11 @@ use tokio::task::JoinSet;
 use crate::anthropic::AnthropicMessages;
 use crate::control;
 use crate::exchange::{MAX_BODY_BYTES, exchange};
+use crate::gemini::Gemini;
+use crate::ollama::Ollama;
 use crate::openai::OpenAiChat;
 use crate::record::RefusedRequest;
+use crate::responses::OpenAiResponses;
 use crate::shared::Shared;
 
 /// Serves until it is aborted.
@@ -47,6 +50,10 @@ fn router(shared: Arc<Shared>) -> Router {
     Router::new()
         .route("/v1/messages", post(exchange::<AnthropicMessages>))
         .route("/v1/chat/completions", post(exchange::<OpenAiChat>))
+        .route("/v1/responses", post(exchange::<OpenAiResponses>))
+        .route("/v1beta/models/{call}", post(exchange::<Gemini>))
+        .route("/v1/models/{call}", post(exchange::<Gemini>))
+        .route("/api/chat", post(exchange::<Ollama>))
         .route("/control/replies", post(control::add_replies))
         .route("/control/requests", get(control::requests))
         .fallback(unknown_path)

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::watch;
 
+use crate::cache::Cache;
 use crate::ledger::Ledger;
 use crate::protocol::{ApiError, Settings};
 use crate::record::{CapturedRequest, RefusedRequest, Wire};
@@ -58,6 +59,7 @@ pub(crate) struct State {
     pub(crate) requests: Vec<CapturedRequest>,
     pub(crate) refusals: Vec<RefusedRequest>,
     pub(crate) ledger: Ledger,
+    pub(crate) cache: Cache,
     /// The number of the newest request, from which its ids are made.
     newest: u64,
 }
@@ -78,6 +80,7 @@ impl Shared {
             requests: Vec::new(),
             refusals: Vec::new(),
             ledger: Ledger::default(),
+            cache: Cache::default(),
             newest: 0,
         };
         Self { settings, state: Mutex::new(state), progress: watch::Sender::default() }

@@ -9,13 +9,22 @@ use bytes::Bytes;
 use serde::Serialize;
 use serde_json::Value;
 
-/// A complete stream of server-sent events.
+/// A complete stream of server-sent events or of lines.
 #[derive(Debug)]
 pub(crate) struct Transcript {
     bytes: Bytes,
     /// Where the first delta begins, then where each delta ends.
-    delta_edges: Vec<usize>,
-    end_mark: usize,
+    delta_edges: Vec<Edge>,
+    end_mark: Edge,
+}
+
+/// A place between two events.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Edge {
+    /// The bytes before it.
+    pub(crate) offset: usize,
+    /// The events before it, for the wires that number them.
+    pub(crate) events: usize,
 }
 
 impl Transcript {
@@ -24,14 +33,19 @@ impl Transcript {
         self.delta_edges.len().saturating_sub(1)
     }
 
-    /// The offset at which `deltas` deltas have been sent; behind the last one it is the end mark.
-    pub(crate) fn offset_after(&self, deltas: usize) -> usize {
+    /// The place at which `deltas` deltas have been sent; behind the last one it is the end mark.
+    pub(crate) fn edge_after(&self, deltas: usize) -> Edge {
         self.delta_edges.get(deltas).copied().unwrap_or(self.end_mark)
+    }
+
+    /// The offset of that place.
+    pub(crate) fn offset_after(&self, deltas: usize) -> usize {
+        self.edge_after(deltas).offset
     }
 
     /// The offset of the end mark.
     pub(crate) fn end_mark(&self) -> usize {
-        self.end_mark
+        self.end_mark.offset
     }
 
     /// The offset of the end.
@@ -49,10 +63,16 @@ impl Transcript {
 #[derive(Debug, Default)]
 pub(crate) struct TranscriptWriter {
     bytes: Vec<u8>,
-    delta_edges: Vec<usize>,
+    delta_edges: Vec<Edge>,
+    events: usize,
 }
 
 impl TranscriptWriter {
+    /// The number of events so far.
+    pub(crate) fn events(&self) -> usize {
+        self.events
+    }
+
     /// Writes an event that is no delta.
     pub(crate) fn event(&mut self, name: Option<&str>, data: &impl Serialize) {
         if let Some(name) = name {
@@ -63,22 +83,40 @@ impl TranscriptWriter {
         self.bytes.extend_from_slice(b"data: ");
         put_json(&mut self.bytes, data);
         self.bytes.extend_from_slice(b"\n\n");
+        self.events += 1;
     }
 
     /// Writes an event that is a delta.
     pub(crate) fn delta(&mut self, name: Option<&str>, data: &impl Serialize) {
-        if self.delta_edges.is_empty() {
-            self.delta_edges.push(self.bytes.len());
-        }
+        self.open_deltas();
         self.event(name, data);
-        self.delta_edges.push(self.bytes.len());
+        self.delta_edges.push(self.edge());
+    }
+
+    /// Writes a line of JSON that is a delta, for a wire of lines.
+    pub(crate) fn delta_line(&mut self, data: &impl Serialize) {
+        self.open_deltas();
+        put_json(&mut self.bytes, data);
+        self.bytes.push(b'\n');
+        self.events += 1;
+        self.delta_edges.push(self.edge());
     }
 
     /// Writes the end mark, given as the whole event.
-    pub(crate) fn finish(mut self, end_mark: &str) -> Transcript {
-        let end_mark_offset = self.bytes.len();
-        self.bytes.extend_from_slice(end_mark.as_bytes());
-        Transcript { bytes: self.bytes.into(), delta_edges: self.delta_edges, end_mark: end_mark_offset }
+    pub(crate) fn finish(mut self, end_mark: impl AsRef<[u8]>) -> Transcript {
+        let edge = self.edge();
+        self.bytes.extend_from_slice(end_mark.as_ref());
+        Transcript { bytes: self.bytes.into(), delta_edges: self.delta_edges, end_mark: edge }
+    }
+
+    fn open_deltas(&mut self) {
+        if self.delta_edges.is_empty() {
+            self.delta_edges.push(self.edge());
+        }
+    }
+
+    fn edge(&self) -> Edge {
+        Edge { offset: self.bytes.len(), events: self.events }
     }
 }
 
@@ -87,6 +125,14 @@ pub(crate) fn single_event(name: Option<&str>, data: &Value) -> Bytes {
     let mut writer = TranscriptWriter::default();
     writer.event(name, data);
     writer.bytes.into()
+}
+
+/// One line of JSON on its own.
+pub(crate) fn single_line(data: &impl Serialize) -> Bytes {
+    let mut bytes = Vec::new();
+    put_json(&mut bytes, data);
+    bytes.push(b'\n');
+    bytes.into()
 }
 
 fn put_json(bytes: &mut Vec<u8>, data: &impl Serialize) {

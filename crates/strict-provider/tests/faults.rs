@@ -1,4 +1,4 @@
-//! What goes wrong on request, on both wires, without waiting for time to pass.
+//! What goes wrong on request, on every wire, without waiting for time to pass.
 
 #![allow(
     clippy::expect_used,
@@ -13,19 +13,34 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use common::{
-    answer, chat_call, chat_request, events, messages_call, messages_request, provider, read_until, stream,
-    with,
+    answer, chat_call, chat_request, events, gemini_call, gemini_request, gemini_stream_call, messages_call,
+    messages_request, ollama_call, ollama_request, provider, read_until, responses_call, responses_request,
+    stream, with,
 };
 use reqwest::RequestBuilder;
 use serde_json::{Value, json};
 use strict_provider::{Fault, Gate, Refusal, Reply, StrictProvider};
 
 /// A streamed call on each wire.
-fn streamed_calls(provider: &StrictProvider) -> [RequestBuilder; 2] {
+fn streamed_calls(provider: &StrictProvider) -> [RequestBuilder; 5] {
     let stream = json!({"stream": true});
     [
         messages_call(provider, &with(messages_request(), stream.clone())),
-        chat_call(provider, &with(chat_request(), stream)),
+        chat_call(provider, &with(chat_request(), stream.clone())),
+        responses_call(provider, &with(responses_request(), stream.clone())),
+        gemini_stream_call(provider, &gemini_request()),
+        ollama_call(provider, &with(ollama_request(), stream)),
+    ]
+}
+
+/// A call for a whole answer on each wire.
+fn whole_calls(provider: &StrictProvider) -> [RequestBuilder; 5] {
+    [
+        messages_call(provider, &messages_request()),
+        chat_call(provider, &chat_request()),
+        responses_call(provider, &responses_request()),
+        gemini_call(provider, &gemini_request()),
+        ollama_call(provider, &ollama_request()),
     ]
 }
 
@@ -36,16 +51,30 @@ fn digits() -> Reply {
 
 /// The text that the deltas of a stream carry.
 fn text_of(stream: &str) -> String {
-    let text = |data: &Value| {
-        let anthropic = data["delta"]["text"].as_str();
-        let openai = data["choices"][0]["delta"]["content"].as_str();
-        anthropic.or(openai).unwrap_or_default().to_owned()
+    let text = |data: Value| {
+        let is_done = data["type"] == "response.output_text.done";
+        let places = [
+            &data["delta"]["text"],
+            &data["choices"][0]["delta"]["content"],
+            if is_done { &Value::Null } else { &data["delta"] },
+            &data["candidates"][0]["content"]["parts"][0]["text"],
+            &data["message"]["content"],
+        ];
+        places.iter().find_map(|place| place.as_str()).unwrap_or_default().to_owned()
     };
-    events(stream).iter().map(|(_, data)| text(data)).collect()
+    let data = |line: &str| serde_json::from_str(line.strip_prefix("data: ").unwrap_or(line)).ok();
+    stream.lines().filter_map(data).map(text).collect()
 }
 
 fn has_end_mark(stream: &str) -> bool {
-    stream.ends_with("data: [DONE]\n\n") || stream.ends_with("data: {\"type\":\"message_stop\"}\n\n")
+    let marks = [
+        "data: [DONE]",
+        "data: {\"type\":\"message_stop\"}",
+        "event: response.completed",
+        "\"finishReason\":\"STOP\"",
+        "\"done\":true",
+    ];
+    stream.ends_with('\n') && marks.iter().any(|mark| stream.contains(mark))
 }
 
 #[tokio::test]
@@ -84,7 +113,7 @@ async fn a_stream_can_lack_only_its_end_mark() {
 async fn an_error_can_come_within_a_stream() {
     let provider = provider().await;
     provider.set_default_reply(digits().fault(Fault::error_event_after(2)));
-    let [messages, chat] = streamed_calls(&provider);
+    let [messages, chat, ..] = streamed_calls(&provider);
 
     let (text, ended) = stream(messages).await;
     assert!(ended);
@@ -115,11 +144,11 @@ async fn a_silent_stream_lasts_until_the_client_leaves() {
 #[tokio::test]
 async fn a_gate_holds_a_stream_at_its_place() {
     let provider = provider().await;
-    for index in 0..2 {
+    for index in 0..5 {
         let (first, second) = (Gate::new(), Gate::new());
         provider.enqueue(digits().hold(3, &first).hold(10, &second));
-        let [messages, chat] = streamed_calls(&provider);
-        let mut response = if index == 0 { messages } else { chat }.send().await.unwrap();
+        let call = streamed_calls(&provider).into_iter().nth(index).unwrap();
+        let mut response = call.send().await.unwrap();
         let before = read_until(&mut response, |text| text_of(text) == "012").await;
         first.reached().await;
         first.release();
@@ -147,13 +176,13 @@ async fn a_gate_holds_a_whole_answer() {
 async fn whole_answers_break_too() {
     let provider = provider().await;
     provider.set_default_reply(digits().fault(Fault::cut_after(1)));
-    let calls = [messages_call(&provider, &messages_request()), chat_call(&provider, &chat_request())];
-    for call in calls {
+    for call in whole_calls(&provider) {
         assert!(call.send().await.unwrap().bytes().await.is_err());
     }
     provider.set_default_reply(digits().fault(Fault::error_event_after(1)));
-    assert_eq!(answer(messages_call(&provider, &messages_request())).await.0, 529);
-    assert_eq!(answer(chat_call(&provider, &chat_request())).await.0, 503);
+    for (call, expected) in whole_calls(&provider).into_iter().zip([529, 503, 503, 503, 503]) {
+        assert_eq!(answer(call).await.0, expected);
+    }
 }
 
 #[tokio::test]
@@ -207,4 +236,28 @@ async fn refusals_have_the_vendors_statuses_and_bodies() {
         assert_eq!((status, &body["error"]["type"]), (openai_status, &json!(openai_type)));
     }
     provider.assert_no_refusals();
+}
+
+#[tokio::test]
+async fn an_error_within_a_stream_can_be_chosen() {
+    let provider = provider().await;
+    provider.set_default_reply(digits().fault(Fault::error_event_of(2, Refusal::ServerError)));
+    let words = [
+        "api_error",
+        "server_error",
+        "\"code\":\"server_error\"",
+        "\"status\":\"INTERNAL\"",
+        "running the model",
+    ];
+    for (call, words) in streamed_calls(&provider).into_iter().zip(words) {
+        let (text, ended) = stream(call).await;
+        assert!(ended && text.contains(words), "{text}\n lacks {words}");
+        assert_eq!((text_of(&text).as_str(), has_end_mark(&text)), ("01", false));
+    }
+    // The script's older form, without a reason, still says that the provider is overloaded.
+    let fault: Fault = serde_json::from_value(json!({"kind": "error_event_after", "deltas": 1})).unwrap();
+    provider.set_default_reply(digits().fault(fault));
+    let (text, _) =
+        stream(messages_call(&provider, &with(messages_request(), json!({"stream": true})))).await;
+    assert!(text.contains("overloaded_error"));
 }

@@ -14,7 +14,8 @@ use std::panic::AssertUnwindSafe;
 use std::process::{Command, Stdio};
 
 use common::{
-    answer, chat_call, chat_request, messages_call, messages_request, provider, stream, success, with,
+    answer, chat_call, chat_request, gemini_call, gemini_request, messages_call, messages_request,
+    ollama_call, ollama_request, provider, responses_call, responses_request, stream, success, with,
 };
 use reqwest::Client;
 use serde_json::{Value, json};
@@ -45,6 +46,31 @@ async fn keys_and_versions_are_checked() {
     success(versioned().header("x-api-key", "right")).await;
     success(chat().bearer_auth("right")).await;
     assert_eq!(provider.take_refusals().len(), 7);
+}
+
+#[tokio::test]
+async fn every_wire_echoes_the_user() {
+    let provider = provider().await;
+    let calls = [
+        (messages_call(&provider, &messages_request()), "/content/0/text"),
+        (chat_call(&provider, &chat_request()), "/choices/0/message/content"),
+        (responses_call(&provider, &responses_request()), "/output/0/content/0/text"),
+        (gemini_call(&provider, &gemini_request()), "/candidates/0/content/parts/0/text"),
+        (ollama_call(&provider, &ollama_request()), "/message/content"),
+    ];
+    for (call, place) in calls {
+        let whole = success(call).await;
+        assert_eq!(whole.pointer(place), Some(&json!("hi")), "{whole}");
+    }
+    let requests = provider.requests();
+    let wires: Vec<Wire> = requests.iter().map(|request| request.wire).collect();
+    let expected =
+        [Wire::AnthropicMessages, Wire::OpenAiChat, Wire::OpenAiResponses, Wire::Gemini, Wire::Ollama];
+    assert_eq!(wires, expected);
+    let models: Vec<&str> = requests.iter().map(|request| request.model.as_str()).collect();
+    assert_eq!(models, ["claude-test", "gpt-test", "gpt-5-test", "gemini-3-test", "qwen3"]);
+    let keys: Vec<Option<&str>> = requests.iter().map(|request| request.api_key()).collect();
+    assert_eq!(keys, [Some("key"), Some("key"), Some("key"), Some("key"), None]);
 }
 
 #[tokio::test]

@@ -5,8 +5,9 @@ use std::collections::HashSet;
 
 use contract::MessageId;
 
+use super::rewrite::{self, Rewrite, RewriteKind, covered, view};
 use crate::brain::Cut;
-use crate::brain::steps::{Base, MemoryWrite};
+use crate::brain::steps::{Base, Instead, MemoryWrite};
 use crate::models::{Content, Media, Message};
 
 /// See the module.
@@ -19,6 +20,12 @@ pub(crate) struct Branch {
     listed: Vec<MessageId>,
     /// What was written to working memory, each with how many messages there were then.
     written: Vec<(usize, MemoryWrite)>,
+    /// What changes what is sent, oldest first.
+    rewrites: Vec<Rewrite>,
+    /// What is sent, where that is not the messages themselves.
+    view: Option<Vec<Message>>,
+    /// How many tokens the conversation was when it had so many messages, as a provider counted them.
+    measured: Option<(usize, u64)>,
 }
 
 /// Where a message came from.
@@ -72,9 +79,56 @@ pub(crate) enum NotThere {
 }
 
 impl Branch {
-    /// The messages, oldest first.
+    /// The messages as a model is sent them, oldest first.
     pub(crate) fn messages(&self) -> &[Message] {
+        self.view.as_deref().unwrap_or(&self.messages)
+    }
+
+    /// All messages in force, oldest first, those that are no longer sent too.
+    pub(super) fn all(&self) -> &[Message] {
         &self.messages
+    }
+
+    /// How many of them are no longer sent.
+    pub(super) fn covered(&self) -> usize {
+        covered(&self.rewrites)
+    }
+
+    /// What is sent in their place.
+    pub(super) fn instead(&self) -> Option<&Instead> {
+        rewrite::instead(&self.rewrites)
+    }
+
+    /// How many tokens the conversation was before the messages that came since, and those; none where nobody has
+    /// counted it in the form that it has.
+    pub(super) fn measured(&self) -> Option<(u64, &[Message])> {
+        let (at, tokens) = self.measured?;
+        Some((tokens, self.messages.get(at..)?))
+    }
+
+    /// A provider counted the conversation, the last message included.
+    pub(super) fn measure(&mut self, tokens: u64) {
+        self.measured = Some((self.messages.len(), tokens));
+    }
+
+    /// The conversation is sent in another form from here on.
+    pub(super) fn rewrite(&mut self, kind: RewriteKind) {
+        self.rewrites.push(Rewrite { made_at: self.messages.len(), kind });
+        self.measured = None;
+        self.look();
+    }
+
+    /// What would be sent if the conversation were rewritten so.
+    pub(super) fn rewritten(&self, kind: RewriteKind) -> Vec<Message> {
+        let mut rewrites = self.rewrites.clone();
+        rewrites.push(Rewrite { made_at: self.messages.len(), kind });
+        view(&self.messages, &rewrites, &self.written)
+    }
+
+    /// Makes anew what is sent, of messages that have changed.
+    pub(super) fn look(&mut self) {
+        let rewritten = !self.rewrites.is_empty();
+        self.view = rewritten.then(|| view(&self.messages, &self.rewrites, &self.written));
     }
 
     /// All messages that are listed, in the order in which the model was told them, and whether each is in force.
@@ -98,15 +152,28 @@ impl Branch {
             });
         contents.filter_map(|content| match content {
             Content::Media(media) => Some(media),
-            Content::Text { .. } => None,
+            Content::Text { .. } | Content::Note { .. } => None,
         })
     }
 
     /// A message follows.
     pub(crate) fn push(&mut self, message: Message, place: Place) {
+        if let Some(view) = &mut self.view {
+            view.push(message.clone());
+        }
         self.messages.push(message);
         self.places.push(place);
         self.listed.extend(place.message_id());
+    }
+
+    /// Adds to what the user said last, which no model has been told yet.
+    pub(super) fn add_to_last(&mut self, text: &str) {
+        let view = self.view.iter_mut().filter_map(|view| view.last_mut());
+        for message in self.messages.last_mut().into_iter().chain(view) {
+            if let Message::User { content } = message {
+                content.push(Content::Note { text: text.to_owned() });
+            }
+        }
     }
 
     /// A tool wrote to working memory.
@@ -120,6 +187,11 @@ impl Branch {
         self.messages.truncate(keep);
         self.places.truncate(keep);
         self.written.retain(|(at, _)| *at <= keep);
+        if keep < self.measured.map_or(0, |(at, _)| at) {
+            self.measured = None;
+        }
+        self.rewrites.retain(|rewrite| rewrite.made_at <= keep);
+        self.look();
         if let Base::Edit { message_id } = base
             && let Some(at) = self.listed.iter().position(|listed| *listed == message_id)
         {

@@ -16,12 +16,14 @@ use crate::brain::steps::{MemoryWrite, Step};
 use crate::channel::Record;
 use crate::models::{ToolOutcome, ToolUse};
 use crate::sabotage::{self, Saboteur};
-use crate::tools::{Invocation, Permission, Question, Tool, ToolError, ToolOutput, ToolStep};
+use crate::tools::{Delegation, Invocation, Permission, Question, Tool, ToolError, ToolOutput, ToolStep};
 
 /// What is to be done with a call.
 enum Course {
     /// Run it, for the first time or anew.
     Run(Arc<dyn Tool>),
+    /// Run the sub-agent that it asks for, or let it go on.
+    Delegate(Arc<dyn Tool>, Delegation),
     /// Ask a person first.
     AskLeave(Arc<dyn Tool>),
     /// Do not run it, for this reason.
@@ -39,10 +41,11 @@ impl TurnRun {
     /// Sees to calls of an answer: those that were under way when the engine stopped, new ones, and those that a
     /// person has given leave to.
     pub(super) async fn run_tools(&mut self, calls: Vec<OpenCall>) -> Result<(), Stopped> {
-        let mut ready = Vec::new();
+        let (mut ready, mut delegations) = (Vec::new(), Vec::new());
         for open in calls {
             match self.decide(&open) {
                 Course::Run(tool) => ready.push((open, tool)),
+                Course::Delegate(tool, delegation) => delegations.push((open, tool, delegation)),
                 Course::AskLeave(tool) => {
                     let question = Question { text: tool.leave_for(&open.call.input), options: None };
                     self.ask(&open.call, HitlKind::Permission, question).await?;
@@ -57,6 +60,15 @@ impl TurnRun {
         while let Some(ran) = self.attend(running.next()).await? {
             self.ran(ran).await?;
         }
+        for (open, tool, delegation) in delegations {
+            // One after the other, and none while a person is waited for: see `Thread::next`.
+            if !self.thread.asked().is_empty() {
+                break;
+            }
+            let call = (open, tool);
+            self.intend(std::slice::from_ref(&call)).await?;
+            self.delegate(call.0, delegation).await?;
+        }
         Ok(())
     }
 
@@ -64,7 +76,20 @@ impl TurnRun {
         if let Some(reason) = &call.broken {
             return Course::Refuse(reason.clone());
         }
-        let tool = self.life.means.toolbox.find(&call.name);
+        // An agent has the tools that it was told of, and no others.
+        let offered = self.specs().iter().any(|spec| spec.name == call.name);
+        let tool = self.life.means.toolbox.find(&call.name).filter(|_| offered);
+        if let Some((tool, delegation)) =
+            tool.as_ref().and_then(|tool| Some((tool, tool.delegates(&call.input)?)))
+        {
+            return match delegation {
+                Ok(_) if *stage == OpenStage::New && self.thread.calls_left() < 2 => {
+                    Course::Refuse("the turn may ask no more models, so no agent can be run".into())
+                }
+                Ok(delegation) => Course::Delegate(Arc::clone(tool), delegation),
+                Err(ToolError(reason)) => Course::Refuse(reason),
+            };
+        }
         match (stage, tool) {
             // It may have run, also if the tool is no longer there.
             (OpenStage::Running, tool) => match tool {

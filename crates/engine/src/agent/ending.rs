@@ -39,7 +39,10 @@ pub(super) fn provider_failure(error: &ModelError) -> Failure {
     let (code, retryable) = match error.kind {
         ModelErrorKind::NotConfigured => (FailureCode::ProviderNotConfigured, false),
         ModelErrorKind::Auth => (FailureCode::ProviderAuth, false),
-        ModelErrorKind::Refused => (FailureCode::ProviderRefused, false),
+        ModelErrorKind::NoSuchModel
+        | ModelErrorKind::Refused
+        | ModelErrorKind::TooLong
+        | ModelErrorKind::BrokenHistory => (FailureCode::ProviderRefused, false),
         ModelErrorKind::Quota => (FailureCode::ProviderUnavailable, false),
         ModelErrorKind::Busy | ModelErrorKind::Broken => (FailureCode::ProviderUnavailable, true),
     };

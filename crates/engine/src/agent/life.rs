@@ -41,6 +41,8 @@ pub(super) struct Life {
     pub(super) place: Option<OwnedSemaphorePermit>,
     /// The blocks of its stream.
     pub(super) blocks: Blocks,
+    /// The blocks of its sub-agents' streams, numbered through the turn too.
+    pub(super) agent_blocks: Blocks,
     /// How often it was taken up again after the brain could not be used, since its last step.
     pub(super) stranded: u32,
     /// When the person was asked for whom it waits.
@@ -215,14 +217,19 @@ impl Life {
             let task = channel.task();
             let thread = Thread::load(&brain, task, turn_id)?;
             // What was told after the last step on record belongs to a model call that is made anew.
-            let telling = Telling::of_events(brain.all_events_after(task, thread.turn().step_ts())?);
-            let started = brain.block_counts(task, turn_id)?.started;
-            Ok::<_, LoadError>((thread, telling, started))
+            let events = brain.all_events_after(task, thread.turn().step_ts())?;
+            // One model step is under way at a time: the turn's own, or a sub-agent's.
+            let of_agent = events.iter().any(|event| matches!(event, Event::AgentEvent(_)));
+            let telling = Telling::of_events(events);
+            let counts = brain.block_counts(task, turn_id)?;
+            Ok::<_, LoadError>((thread, telling, counts, of_agent))
         };
         match blocking(read).await {
-            Some(Ok((thread, telling, started))) => {
-                self.blocks = Blocks::after(started, telling.open_block());
-                Ok(TurnRun::new(self, thread, telling, starts))
+            Some(Ok((thread, telling, counts, of_agent))) => {
+                let open = telling.open_block();
+                self.blocks = Blocks::after(counts.started, open.filter(|_| !of_agent));
+                self.agent_blocks = Blocks::after(counts.agents_started, open.filter(|_| of_agent));
+                Ok(TurnRun { agent_told: of_agent, ..TurnRun::new(self, thread, telling, starts) })
             }
             Some(Err(error)) => {
                 tracing::error!(%error, turn.id = %turn_id, "A turn's journal could not be read.");

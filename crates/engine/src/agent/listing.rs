@@ -63,7 +63,7 @@ fn text(text: &str) -> Value {
 
 fn asked(opened: &Opened) -> Vec<Value> {
     let media = opened.media.iter().map(|content| match content {
-        Content::Text { text } => self::text(text),
+        Content::Text { text } | Content::Note { text } => self::text(text),
         Content::Media(media) => match &media.name {
             Some(name) => json!({"type": media.kind, "media_type": media.media_type, "name": name}),
             None => json!({"type": media.kind, "media_type": media.media_type}),
@@ -75,8 +75,8 @@ fn asked(opened: &Opened) -> Vec<Value> {
 /// What a person is shown of an answer: no reasoning.
 fn answered(answer: &Answer) -> Vec<Value> {
     let blocks = answer.blocks.iter().filter_map(|block| match block {
-        Block::Text { text } if text.is_empty() => None,
-        Block::Text { text } => Some(self::text(text)),
+        Block::Text { text, .. } if text.is_empty() => None,
+        Block::Text { text, .. } => Some(self::text(text)),
         Block::ToolUse(call) => Some(json!({
             "type": "tool_use", "tool_call_id": call.call_id, "tool": call.name, "input": call.input,
         })),

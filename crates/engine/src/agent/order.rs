@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use contract::content::{ContentBlock, MAX_CONTENT_BLOCKS};
 use contract::engine::Execute;
-use contract::{ClientRequestId, MessageId, TaskId};
+use contract::{ClientRequestId, MessageId, TaskId, Timestamp};
 use sha2::{Digest as _, Sha256};
 
 use super::AgentError;
@@ -76,7 +76,11 @@ impl Order {
     }
 
     /// How the turn opens on `thread`, and what it takes out of it.
-    pub(super) fn opening(self, thread: Option<&Thread>) -> Result<(Opened, Cut), AgentError> {
+    pub(super) fn opening(
+        self,
+        thread: Option<&Thread>,
+        now: Timestamp,
+    ) -> Result<(Opened, Cut), AgentError> {
         let Self { start, message, media, options, .. } = self;
         let (message_id, message, base, cut) = match start {
             Start::End => (MessageId::new(), message, Base::End, Cut::default()),
@@ -95,8 +99,17 @@ impl Order {
                 find(thread, &id).and_then(retry).map_err(|reason| not_there(&id, reason))?
             }
         };
-        Ok((Opened { message_id, message, media, options, base }, cut))
+        // An answer that is given anew keeps what stands beside its question.
+        let notes = if base.is_retry() { Vec::new() } else { vec![sent_at(now)] };
+        Ok((Opened { message_id, notes, message, media, options, base }, cut))
     }
+}
+
+/// What the model is told of when a message was sent.
+pub(super) fn sent_at(now: Timestamp) -> String {
+    let now = now.to_string();
+    let minute = now.get(..16).unwrap_or(&now).replace('T', " ");
+    format!("[Sent {minute} UTC]")
 }
 
 /// The branch of `thread` and the message that the caller calls `id`.

@@ -3,9 +3,10 @@
 use contract::content::ContentBlock;
 use contract::engine::{GrantScope, HitlRespond};
 use contract::event::{Event, HitlKind, HitlResolved};
-use contract::{GrantId, HitlId};
+use contract::{CallId, GrantId, HitlId};
 
 use super::calls::{tool_call, tool_result};
+use super::delegate::{agent_of, nested, under};
 use super::life::{Life, State};
 use super::run::{Stopped, TurnRun, answer};
 use super::running::Reply;
@@ -101,7 +102,7 @@ impl TurnRun {
         response: Response,
         given: Vec<Content>,
     ) -> Result<(), crate::brain::WriteError> {
-        let Asked { request_id, call_id, .. } = asked;
+        let Asked { request_id, call_id, owner, .. } = asked;
         let Response { answer, feedback, .. } = response;
         let mut record = Record::new().settle(request_id).attached(&given).against_power_loss();
         let mut events = vec![Event::HitlResolved(HitlResolved { request_id, answer: answer.clone() })];
@@ -113,12 +114,13 @@ impl TurnRun {
         } else if let Some(feedback) = feedback {
             remarks.insert(0, Content::Text { text: format!("The person who was asked added: {feedback}") });
         }
-        let mut steps = vec![Step::Resolved { request_id, answer, remarks }];
+        let mut steps = vec![under(owner, Step::Resolved { request_id, answer, remarks })];
         let call = self.thread.call(call_id).cloned();
         if let (Some(call), Some(reason)) = (&call, refused) {
             let outcome = ToolOutcome { output: String::new(), error: Some(reason), duration_ms: 0 };
-            events.extend([tool_call(call), tool_result(call, &outcome)]);
-            steps.push(Step::Resulted { call_id, outcome, memory: Vec::new() });
+            let told = [tool_call(call), tool_result(call, &outcome)];
+            events.extend(told.map(|event| self.told_of(owner, event)));
+            steps.push(under(owner, Step::Resulted { call_id, outcome, memory: Vec::new() }));
         }
         let mut others: Vec<Asked> = self.thread.asked().iter().skip(1).cloned().collect();
         if let (Some(call), Decision::AllowedForGood(scope)) = (&call, decision) {
@@ -129,7 +131,8 @@ impl TurnRun {
                 if granted {
                     // Nobody was shown this one yet, and nobody need be.
                     let (request_id, answer) = (other.request_id, "yes".to_owned());
-                    steps.push(Step::Resolved { request_id, answer, remarks: Vec::new() });
+                    steps
+                        .push(under(other.owner, Step::Resolved { request_id, answer, remarks: Vec::new() }));
                 }
                 !granted
             });
@@ -140,7 +143,17 @@ impl TurnRun {
             events.push(Event::HitlRequest(request.clone()));
             record = record.ask(request);
         }
-        self.commit_all(record, steps, events).await
+        self.record(record, steps, events).await
+    }
+}
+
+impl TurnRun {
+    /// An event as one of the sub-agent that the call `owner` runs, or of the turn itself.
+    fn told_of(&self, owner: Option<CallId>, event: Event) -> Event {
+        match owner.and_then(|owner| self.thread.call(owner)) {
+            Some(call) => nested(call.call_id, agent_of(&call.input), event),
+            None => event,
+        }
     }
 }
 

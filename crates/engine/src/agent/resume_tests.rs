@@ -182,10 +182,16 @@ async fn answered_and_killed(rig: &Rig) -> MessageId {
     let recorder = channel.begin(TurnId::new()).unwrap();
     let opened = crate::testing::opened("go");
     recorder.commit(opening(&recorder, None, &opened, Cut::default())).await.unwrap();
-    let blocks = vec![Block::Text { text: "the last word".into() }];
-    let answer = Answer { blocks, usage: Tokens::default() };
+    let blocks = vec![Block::Text { text: "the last word".into(), signature: None }];
+    let answer = Answer { blocks, usage: Tokens::default(), stop: crate::models::StopCause::Done };
     let answer_id = MessageId::new();
-    let answered = Step::Answered { message_id: answer_id, model: "test-1".into(), answer };
+    let answered = Step::Answered {
+        message_id: answer_id,
+        model: "test-1".into(),
+        answer,
+        cost_usd: None,
+        capped: false,
+    };
     recorder.commit(Record::new().step(answered)).await.unwrap();
     answer_id
 }

@@ -13,12 +13,18 @@ use tokio::sync::Semaphore;
 
 pub(crate) use super::thread::OUTCOME_UNKNOWN;
 use super::*;
-use crate::models::{ToolSpec, config};
+use crate::catalog::{AgentSpec, Catalog};
+use crate::models::ToolSpec;
+use crate::models::config::Sources;
 use crate::testing::{HastyClock, Seen, read_all, task_id, within};
 use crate::tools::{Invocation, Permission, Tool, ToolError, ToolOutput, ToolStep};
 
-/// Both protocols, for tests of what must be the same over either.
-pub(crate) const WIRES: [Wire; 2] = [Wire::AnthropicMessages, Wire::OpenAiChat];
+/// All protocols, for tests of what must be the same over each.
+pub(crate) const WIRES: [Wire; 5] =
+    [Wire::AnthropicMessages, Wire::OpenAiChat, Wire::OpenAiResponses, Wire::Gemini, Wire::Ollama];
+
+/// The protocols by which the input of a call is streamed in pieces, and can be cut off.
+pub(crate) const SPELLING: [Wire; 3] = [Wire::AnthropicMessages, Wire::OpenAiChat, Wire::OpenAiResponses];
 
 /// An agent over a brain of its own. Dropped, its provider fails the test if it had to refuse a request.
 pub(crate) struct Rig {
@@ -28,6 +34,8 @@ pub(crate) struct Rig {
     pub(crate) provider: StrictProvider,
     env: BTreeMap<String, String>,
     pub(crate) tools: Vec<Arc<dyn Tool>>,
+    /// The agents of its catalog. From the next start on.
+    pub(crate) agents: Vec<Arc<AgentSpec>>,
     /// How long a person may take. From the next start on.
     pub(crate) hitl_ttl: Duration,
     folder: TempDir,
@@ -41,15 +49,10 @@ impl Rig {
 
     /// Beside the built-in tools there are these.
     pub(crate) async fn with_tools(wire: Wire, tools: Vec<Arc<dyn Tool>>) -> Self {
-        let provider = StrictProvider::builder().bind_thinking(true).start().await.unwrap();
-        let [name, base] = vendor(&provider, wire);
-        let pairs = [
-            ("LLM_PROVIDER", &*name),
-            ("LLM_BASE_URL", &base),
-            ("LLM_API_KEY", "sk-1"),
-            ("LLM_MODEL", "test-1"),
-        ];
-        Self::with_env(&pairs, provider, tools)
+        let builder = StrictProvider::builder().bind_thinking(true).account_cache(true);
+        let provider = builder.start().await.unwrap();
+        let gateway = gateway_of(&provider, &[(wire, "test-1")]);
+        Self::with(&[("LLM_API_KEY", "sk-1")], Some(&gateway), provider, tools)
     }
 
     pub(crate) fn with_env(
@@ -57,13 +60,25 @@ impl Rig {
         provider: StrictProvider,
         tools: Vec<Arc<dyn Tool>>,
     ) -> Self {
+        Self::with(pairs, None, provider, tools)
+    }
+
+    fn with(
+        pairs: &[(&str, &str)],
+        gateway: Option<&Value>,
+        provider: StrictProvider,
+        tools: Vec<Arc<dyn Tool>>,
+    ) -> Self {
         let env = pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
         let folder = tempfile::tempdir().unwrap();
+        if let Some(gateway) = gateway {
+            write_gateway(folder.path(), gateway);
+        }
         let brain = Brain::open(&folder.path().join("brain.sqlite")).unwrap();
         let clock = Arc::new(HastyClock::new());
         let hitl_ttl = Duration::from_hours(72);
-        let agent = Agent::new(brain.clone(), means(&env, &clock, &tools, folder.path(), hitl_ttl));
-        Self { agent, brain, clock, provider, env, tools, hitl_ttl, folder, kills: 0 }
+        let agent = Agent::new(brain.clone(), means(&env, &clock, (&tools, &[]), folder.path(), hitl_ttl));
+        Self { agent, brain, clock, provider, env, tools, agents: Vec::new(), hitl_ttl, folder, kills: 0 }
     }
 
     /// Stops the engine as SIGTERM does, and starts another one on its brain.
@@ -88,7 +103,8 @@ impl Rig {
 
     fn start(&mut self, brain: &Path) {
         self.brain = Brain::open(brain).unwrap();
-        let means = means(&self.env, &self.clock, &self.tools, self.folder.path(), self.hitl_ttl);
+        let means =
+            means(&self.env, &self.clock, (&self.tools, &self.agents), self.folder.path(), self.hitl_ttl);
         self.agent = Agent::new(self.brain.clone(), means);
     }
 
@@ -99,11 +115,12 @@ impl Rig {
 
     /// Goes on with another model, over the protocol that it speaks.
     pub(crate) async fn switch_model(&mut self, wire: Wire, model: &str) {
-        let [name, base] = vendor(&self.provider, wire);
-        for (variable, value) in [("LLM_PROVIDER", name), ("LLM_BASE_URL", base), ("LLM_MODEL", model.into())]
-        {
-            self.env.insert(variable.into(), value);
-        }
+        self.configure(&gateway_of(&self.provider, &[(wire, model)])).await;
+    }
+
+    /// Goes on with this configuration of the gateway.
+    pub(crate) async fn configure(&mut self, gateway: &Value) {
+        write_gateway(self.folder.path(), gateway);
         self.restart().await;
     }
 
@@ -144,29 +161,62 @@ impl Rig {
     }
 }
 
-/// The vendor whose protocol it is, and its address.
-fn vendor(provider: &StrictProvider, wire: Wire) -> [String; 2] {
-    match wire {
-        Wire::AnthropicMessages => ["anthropic".into(), provider.base_url()],
-        Wire::OpenAiChat => ["openai".into(), provider.openai_base_url()],
-    }
+/// A configuration in which the first of these models answers and the others stand in for it, each over its protocol.
+pub(crate) fn gateway_of(provider: &StrictProvider, models: &[(Wire, &str)]) -> Value {
+    let entries: Vec<(String, Value)> =
+        models.iter().map(|(wire, model)| entry(provider, *wire, model)).collect();
+    let names: Vec<&String> = entries.iter().map(|(name, _)| name).collect();
+    json!({
+        "default": names[0],
+        "fallbacks": names[1..],
+        "models": entries.iter().cloned().collect::<serde_json::Map<_, _>>(),
+    })
 }
+
+fn entry(provider: &StrictProvider, wire: Wire, model: &str) -> (String, Value) {
+    let (name, base) = match wire {
+        Wire::AnthropicMessages => ("anthropic", provider.base_url()),
+        Wire::OpenAiChat | Wire::OpenAiResponses => ("openai", provider.openai_base_url()),
+        Wire::Gemini => ("gemini", provider.gemini_base_url()),
+        Wire::Ollama => ("ollama", provider.ollama_base_url()),
+    };
+    // Only these have to bring signatures back with their calls.
+    let model = if wire == Wire::Gemini { format!("gemini-3-{model}") } else { model.to_owned() };
+    let mut entry = json!({"provider": name, "base_url": base, "model": model, "context_window": 200_000});
+    if wire == Wire::OpenAiResponses {
+        entry["api"] = "responses".into();
+        entry["thinking"] = "effort".into();
+    }
+    (format!("{wire:?} {model}"), entry)
+}
+
+fn write_gateway(folder: &Path, gateway: &Value) {
+    std::fs::create_dir_all(folder.join(CATALOG)).unwrap();
+    std::fs::write(folder.join(CATALOG).join("gateway.json"), gateway.to_string()).unwrap();
+}
+
+/// The catalog's folder.
+const CATALOG: &str = "catalog";
 
 fn means(
     env: &BTreeMap<String, String>,
     clock: &Arc<HastyClock>,
-    tools: &[Arc<dyn Tool>],
+    (tools, agents): (&[Arc<dyn Tool>], &[Arc<AgentSpec>]),
     folder: &Path,
     hitl_ttl: Duration,
 ) -> Means {
+    let sources = Sources::new(env, Some(&folder.join(CATALOG)));
     let built_in = Toolbox::built_in(&folder.join("workspace"));
     let mut all: Vec<_> = built_in.specs().iter().map(|spec| built_in.find(&spec.name).unwrap()).collect();
     all.extend(tools.iter().cloned());
     Means {
-        gateway: Arc::new(Gateway::new(config::model(env))),
-        toolbox: Toolbox::new(all),
+        gateway: Arc::new(Gateway::new(sources.first().map(|(checked, _)| checked.routes))),
+        toolbox: Toolbox::new(all).with_agents(agents),
         clock: Arc::clone(clock) as Arc<dyn Clock>,
         soul: "You are a test.".into(),
+        catalog: Catalog { agents: agents.to_vec(), warnings: Vec::new() },
+        set_aside: Arc::default(),
+        reactive: true,
         hitl_ttl,
         replay_ttl: Duration::from_hours(3),
     }

@@ -5,17 +5,18 @@ use std::pin::pin;
 
 use contract::event::{Event, Failure, FailureCode, Lifecycle, StopReason};
 use contract::{MessageId, TurnId};
-use futures::{FutureExt as _, StreamExt as _};
+use futures::FutureExt as _;
 
+use super::delegate::Focus;
 use super::life::{Life, State};
+use super::model_step::Asked;
 use super::running::{Command, Reply};
-use super::telling::{Tell, Telling};
+use super::telling::Telling;
 use super::thread::{Next, Thread};
 use super::{AgentError, ending};
 use crate::brain::WriteError;
 use crate::brain::steps::{MemoryWrite, Step, TurnOutcome};
 use crate::channel::Record;
-use crate::models::{self, Answer, ModelError, ModelErrorKind, Part, Repaired, Request, Retry, Tokens};
 use crate::sabotage::{self, Saboteur};
 
 /// See the module.
@@ -23,9 +24,16 @@ pub(super) struct TurnRun {
     pub(super) life: Life,
     pub(super) thread: Thread,
     /// What clients have of the model step under way.
-    telling: Telling,
+    pub(super) telling: Telling,
     /// How many starts of the engine have taken up the model step under way.
-    starts: u32,
+    pub(super) starts: u32,
+    /// The model that answered last, where that is not the one that should have: it is asked first for the rest of
+    /// the turn.
+    pub(super) stand_in: Option<String>,
+    /// The sub-agent that is at work, if one is.
+    pub(super) focus: Option<Focus>,
+    /// Whether what clients have of the step under way is a sub-agent's.
+    pub(super) agent_told: bool,
 }
 
 /// Why a turn goes no further.
@@ -58,7 +66,7 @@ impl TurnRun {
     /// A turn whose journal is `thread`. Of its model step under way clients have what `telling` says, and
     /// `starts` starts of the engine have taken it up.
     pub(super) fn new(life: Life, thread: Thread, telling: Telling, starts: u32) -> Self {
-        Self { life, thread, telling, starts }
+        Self { life, thread, telling, starts, stand_in: None, focus: None, agent_told: false }
     }
 
     /// Runs the turn to its end, or to where a person is needed.
@@ -79,7 +87,14 @@ impl TurnRun {
         self.take_place().await?;
         loop {
             match self.thread.next() {
-                Next::AskModel => self.before_step()?.ask_model().await?,
+                Next::AskModel if self.must_plan() => self.before_step()?.plan().await?,
+                Next::AskModel => {
+                    if self.before_step()?.ask_model().await? == Asked::NoBudget
+                        && self.complete(StopReason::Budget).await?
+                    {
+                        return Ok(Pace::Ended);
+                    }
+                }
                 Next::RunTools(calls) => self.before_step()?.run_tools(calls).await?,
                 Next::Wait(_) => return Ok(Pace::Rests),
                 Next::Complete(reason) => {
@@ -101,7 +116,7 @@ impl TurnRun {
     }
 
     /// Between two steps a turn stops if the engine does.
-    fn before_step(&mut self) -> Result<&mut Self, Stopped> {
+    pub(super) fn before_step(&mut self) -> Result<&mut Self, Stopped> {
         if self.life.stopping.is_cancelled() { Err(Stopped::ForNow) } else { Ok(self) }
     }
 
@@ -118,7 +133,7 @@ impl TurnRun {
     }
 
     /// As [`TurnRun::attend`], for work that a stop of the engine need not wait for.
-    async fn attend_until_stop<F: Future>(&mut self, work: F) -> Result<F::Output, Stopped> {
+    pub(super) async fn attend_until_stop<F: Future>(&mut self, work: F) -> Result<F::Output, Stopped> {
         let stopping = self.life.stopping.clone();
         let either = async move {
             tokio::select! {
@@ -140,20 +155,42 @@ impl TurnRun {
             Command::Cancel(reply) => Err(Stopped::Cancelled(reply)),
             Command::Steer(message, reply) => {
                 let message_id = MessageId::new();
-                let committed = self.commit(Step::Steered { message_id, message }, Vec::new()).await;
+                // It is for the agent that the user talks to, also while a sub-agent is at work.
+                let step = Step::Steered { message_id, message };
+                let committed = self.record(Record::new(), vec![step], Vec::new()).await;
                 answer(reply, message_id, committed)
             }
             Command::Respond(response, reply, _at_work) => self.respond(response, reply).await,
         }
     }
 
-    /// Commits a step with the events that tell of it, and takes it into the thread.
+    /// Commits a step of the conversation that is worked on with the events that tell of it, and takes it into the
+    /// thread.
     pub(super) async fn commit(&mut self, step: Step, events: Vec<Event>) -> Result<(), WriteError> {
         self.commit_all(Record::new(), vec![step], events).await
     }
 
-    /// Commits `record` with steps and the events that tell of them, and takes the steps into the thread.
+    /// Commits `record` with steps of the conversation that is worked on and the events that tell of them, and takes
+    /// the steps into the thread.
     pub(super) async fn commit_all(
+        &mut self,
+        record: Record,
+        steps: Vec<Step>,
+        events: Vec<Event>,
+    ) -> Result<(), WriteError> {
+        let steps = steps.into_iter().map(|step| self.as_step_of_focus(step)).collect();
+        let events = events.into_iter().map(|event| self.as_event_of_focus(event)).collect();
+        self.record(record, steps, events).await
+    }
+
+    /// Sends an event of the conversation that is worked on.
+    pub(super) async fn send(&self, event: Event) -> Result<(), WriteError> {
+        self.life.recorder.event(self.as_event_of_focus(event)).await
+    }
+
+    /// Commits `record` with steps of the turn itself and the events that tell of them, and takes the steps into the
+    /// thread.
+    pub(super) async fn record(
         &mut self,
         record: Record,
         steps: Vec<Step>,
@@ -172,124 +209,18 @@ impl TurnRun {
         Ok(())
     }
 
-    /// One model step: attempts until one succeeds or there is no hope.
-    async fn ask_model(&mut self) -> Result<(), Stopped> {
-        let mut retry = Retry::first();
-        loop {
-            let error = match self.attempt(retry.attempt()).await? {
-                Ok((model, answer)) => {
-                    self.life.means.gateway.note(Ok(()));
-                    return Ok(self.answered(model, answer).await?);
-                }
-                Err(error) => error,
-            };
-            self.life.means.gateway.note(Err(&error));
-            self.spent(error.spent).await?;
-            let attempt = retry.attempt();
-            let now = self.life.means.clock.monotonic();
-            let Some(delay) = retry.after(&error, now, jitter()) else {
-                return Err(Stopped::Failed(ending::provider_failure(&error)));
-            };
-            let turn_id = self.life.turn_id();
-            tracing::warn!(turn.id = %turn_id, attempt, kind = ?error.kind, "A model call failed and is repeated.");
-            let clock = self.life.means.clock.clone();
-            self.attend_until_stop(async move { clock.sleep(delay).await }).await?;
-        }
-    }
-
-    /// Asks the model once, and tells of its answer while it comes.
-    async fn attempt(&mut self, attempt: u32) -> Result<Result<(String, Answer), ModelError>, Stopped> {
-        let means = self.life.means.clone();
-        let model = match means.gateway.model() {
-            Ok(model) => model,
-            Err(error) => return Ok(Err(error)),
-        };
-        self.telling.begin_attempt();
-        let repaired = self.repaired();
-        let messages = repaired.as_ref().map_or(self.thread.messages(), |repaired| &repaired.messages);
-        let mut parts = model.ask(&Request {
-            system: &means.soul,
-            messages,
-            tools: means.toolbox.specs(),
-            thinking: self.thread.turn().options().super_thinking,
-        });
-        while let Some(part) = self.attend(parts.next()).await? {
-            match part {
-                Ok(Part::Done(answer)) => {
-                    let last = self.telling.finish();
-                    self.tell(last, attempt).await?;
-                    return Ok(Ok((model.name().to_owned(), answer)));
-                }
-                Ok(part) => {
-                    let next = self.telling.tell(part);
-                    self.tell(next, attempt).await?;
-                }
-                Err(error) => return Ok(Err(error)),
-            }
-        }
-        Ok(Err(ModelError::new(ModelErrorKind::Broken, "the provider's answer ended before it was whole")))
-    }
-
-    /// The conversation as every vendor takes it, where what there is would be refused.
-    fn repaired(&self) -> Option<Repaired> {
-        if sabotage::by(Saboteur::LeaveCallsOpen) {
-            return None;
-        }
-        let repaired = models::repair(self.thread.messages())?;
-        for note in &repaired.notes {
-            tracing::warn!(turn.id = %self.life.turn_id(), note, "The conversation had to be repaired.");
-        }
-        Some(repaired)
-    }
-
-    async fn tell(&mut self, tell: Vec<Tell>, attempt: u32) -> Result<(), WriteError> {
-        for tell in tell {
-            let event = match tell {
-                Tell::Show(Part::Start(kind)) => Some(self.life.blocks.start(kind)),
-                Tell::Show(Part::Delta(text)) => self.life.blocks.delta(text),
-                Tell::Show(Part::Stop) => self.life.blocks.stop(),
-                Tell::Show(Part::Done(_)) => None,
-                Tell::Void => {
-                    if let Some(stop) = self.life.blocks.stop() {
-                        self.life.recorder.event(stop).await?;
-                    }
-                    let turn = self.thread.turn();
-                    let (message_id, void_after) = (turn.message_id(), turn.step_ts());
-                    let attempt = self.starts + attempt;
-                    Some(Event::ThreadLifecycle(Lifecycle::Retrying { message_id, void_after, attempt }))
-                }
-            };
-            if let Some(event) = event {
-                self.life.recorder.event(event).await?;
-            }
-        }
-        Ok(())
-    }
-
-    async fn answered(&mut self, model: String, answer: Answer) -> Result<(), WriteError> {
-        let mut usage = self.thread.turn().usage().clone();
-        answer.usage.add_to(&mut usage);
-        usage.model.clone_from(&model);
-        let step = Step::Answered { message_id: MessageId::new(), model, answer };
-        self.commit(step, vec![Event::Usage(usage)]).await
-    }
-
-    /// A failed attempt is billed too.
-    async fn spent(&mut self, tokens: Tokens) -> Result<(), WriteError> {
-        if tokens == Tokens::default() {
-            return Ok(());
-        }
-        let model = self.life.means.gateway.model().map(|model| model.name().to_owned()).unwrap_or_default();
-        // Clients are told with the answer, or at the end.
-        self.commit(Step::Spent { model, tokens }, Vec::new()).await
-    }
-
     /// Ends the turn well, unless it was told something in the last moment; whether it did.
     async fn complete(&mut self, stop_reason: StopReason) -> Result<bool, Stopped> {
         while let Ok(command) = self.life.inbox.try_recv() {
             self.obey(command).await?;
         }
-        if self.thread.next() != Next::Complete(stop_reason) {
+        let may_end = match self.thread.next() {
+            Next::Complete(reason) => reason == stop_reason,
+            // Nothing is left to spend on what comes next.
+            Next::AskModel => stop_reason == StopReason::Budget,
+            Next::RunTools(_) | Next::Wait(_) => false,
+        };
+        if !may_end {
             return Ok(false);
         }
         // What comes from here on finds no turn.
@@ -297,9 +228,10 @@ impl TurnRun {
         let message_id = self.thread.turn().message_id();
         let (answer_message_id, text) = match self.thread.turn().last_answer() {
             Some((id, answer)) => (*id, answer.text()),
-            // A turn completes only after an answer.
+            // It was ended by a budget before its first answer.
             None => (MessageId::new(), String::new()),
         };
+        let untold = self.thread.turn().usage_untold().cloned().map(Event::Usage);
         let completed = Lifecycle::Completed { message_id, answer_message_id, text, stop_reason };
         let step = Step::Ended { outcome: TurnOutcome::Completed { stop_reason } };
         let mut record = Record::new();
@@ -307,7 +239,8 @@ impl TurnRun {
             let value = format!("{:?}", self.thread.messages()).into();
             record = record.memory(MemoryWrite { key: self.life.turn_id().to_string(), value });
         }
-        self.commit_all(record, vec![step], vec![Event::ThreadLifecycle(completed)]).await?;
+        let events = untold.into_iter().chain([Event::ThreadLifecycle(completed)]).collect();
+        self.record(record, vec![step], events).await?;
         Ok(true)
     }
 
@@ -339,12 +272,15 @@ impl TurnRun {
 
     /// Ends the turn by the user's wish. What the model has said so far stays in the conversation.
     async fn cancel(mut self, reply: Reply<TurnId>) -> State {
-        let said = self.telling.text().map(ending::said);
+        // What a sub-agent was saying is nothing that the agent said.
+        let agents = self.focus.is_some() || self.agent_told;
+        let said = self.telling.text().filter(|_| !agents).map(ending::said);
         let mut events = self.closing();
         let message_id = self.thread.turn().message_id();
         events.push(Event::ThreadLifecycle(Lifecycle::Cancelled { message_id }));
         let turn_id = self.life.turn_id();
-        let committed = self.commit(Step::Ended { outcome: TurnOutcome::Cancelled { said } }, events).await;
+        let step = Step::Ended { outcome: TurnOutcome::Cancelled { said } };
+        let committed = self.record(Record::new(), vec![step], events).await;
         match answer(reply, turn_id, committed) {
             Ok(()) => State::Over,
             Err(stopped) => Box::pin(self.stop(stopped)).await,
@@ -356,7 +292,9 @@ impl TurnRun {
         let open = self.thread.calls_told_open();
         let results = open.map(|call| ending::without_result(call.call_id, call.name.clone()));
         let usage = self.thread.turn().usage_untold().cloned().map(Event::Usage);
-        self.life.blocks.stop().into_iter().chain(results).chain(usage).collect()
+        let closing: Vec<Event> = results.chain(usage).collect();
+        let agents = self.closing_of_agents();
+        self.life.blocks.stop().into_iter().chain(agents).chain(closing).collect()
     }
 }
 
@@ -365,9 +303,4 @@ pub(super) fn answer<T>(reply: Reply<T>, value: T, committed: Result<(), WriteEr
     // Who asked may have gone.
     let _ = reply.send(committed.clone().map(|()| value).map_err(AgentError::from));
     Ok(committed?)
-}
-
-/// A random number from 0 to 1. Without randomness all engines back off alike, which is no reason to fail.
-fn jitter() -> f64 {
-    getrandom::u32().map_or(0.5, |random| f64::from(random) / f64::from(u32::MAX))
 }

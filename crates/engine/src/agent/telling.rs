@@ -58,7 +58,11 @@ impl Telling {
     pub(super) fn of_events(events: impl IntoIterator<Item = Event>) -> Self {
         let mut telling = Self::default();
         for event in events {
-            match event {
+            let inner = match &event {
+                Event::AgentEvent(agent) => agent.inner(),
+                _ => None,
+            };
+            match inner.unwrap_or(event) {
                 Event::ContentBlockStart(start) => telling.note(&Part::Start(start.block_type)),
                 Event::TextDelta(delta) | Event::ThinkingDelta(delta) => {
                     telling.note(&Part::Delta(delta.text));
@@ -113,6 +117,11 @@ impl Telling {
         let tell = if short { self.depart(None) } else { Vec::new() };
         *self = Self::default();
         tell
+    }
+
+    /// What to tell where no more of the step comes.
+    pub(super) fn give_up(&mut self) -> Vec<Tell> {
+        if std::mem::take(self).told.is_empty() { Vec::new() } else { vec![Tell::Void] }
     }
 
     fn depart(&mut self, part: Option<Part>) -> Vec<Tell> {

@@ -3,15 +3,17 @@
 //! Whatever happened to earlier turns, what the fold gives is a valid conversation: every call is followed by
 //! its result, one that was never run by a result that says so.
 
-use contract::event::{HitlKind, StopReason, Usage};
+use contract::event::{HitlKind, StopReason};
 use contract::{CallId, HitlId, MessageId, TurnId};
 
 use super::branch::{Branch, Place};
-use crate::brain::steps::{Opened, Said, Step, TurnOptions, TurnOutcome};
+use super::rewrite::RewriteKind;
+use super::turn::Turn;
+use crate::brain::steps::{Opened, Said, Step, TurnOutcome};
 use crate::brain::{Brain, StoredStep, TaskRow};
-use crate::models::{Answer, Block, Content, Media, Message, ToolOutcome, ToolReply, ToolUse};
+use crate::models::{Answer, Block, Content, Message, StopCause, ToolOutcome, ToolReply, ToolUse};
 use crate::sabotage::{self, Saboteur};
-use crate::tools::PersonsAnswer;
+use crate::tools::{PersonsAnswer, RUN_AGENT};
 
 /// What a turn does next.
 #[derive(Clone, Debug, PartialEq)]
@@ -63,6 +65,8 @@ pub(crate) struct Asked {
     pub(crate) question: String,
     /// Answers to choose from.
     pub(crate) options: Option<Vec<String>>,
+    /// The call that runs the sub-agent whose call it is; none if it is the turn's own.
+    pub(crate) owner: Option<CallId>,
 }
 
 /// A conversation and its current turn.
@@ -84,6 +88,8 @@ struct CallState {
     told: bool,
     answers: Vec<PersonsAnswer>,
     remarks: Vec<Content>,
+    /// The conversation of the sub-agent that it runs.
+    sub: Option<Box<Thread>>,
 }
 
 #[derive(Debug)]
@@ -91,53 +97,6 @@ enum Stage {
     Open(OpenStage),
     Waiting,
     Done(ToolOutcome),
-}
-
-/// The turn that runs.
-#[derive(Debug)]
-pub(crate) struct Turn {
-    message_id: MessageId,
-    options: TurnOptions,
-    answers: u64,
-    last_answer: Option<(MessageId, Answer)>,
-    usage: Usage,
-    /// Whether clients have not been told of all of it.
-    usage_untold: bool,
-    /// How many model calls beyond the cap the user's words have earned.
-    beyond_cap: u64,
-    step_ts: i64,
-}
-
-impl Turn {
-    /// The user's message.
-    pub(crate) fn message_id(&self) -> MessageId {
-        self.message_id
-    }
-
-    /// How the turn is to run.
-    pub(crate) fn options(&self) -> TurnOptions {
-        self.options
-    }
-
-    /// The last answer and its message.
-    pub(crate) fn last_answer(&self) -> Option<&(MessageId, Answer)> {
-        self.last_answer.as_ref()
-    }
-
-    /// The tokens used so far.
-    pub(crate) fn usage(&self) -> &Usage {
-        &self.usage
-    }
-
-    /// The tokens used so far, if clients have not been told of all of them.
-    pub(crate) fn usage_untold(&self) -> Option<&Usage> {
-        self.usage_untold.then_some(&self.usage)
-    }
-
-    /// The `ts` of the newest event when the last step was on record.
-    pub(crate) fn step_ts(&self) -> i64 {
-        self.step_ts
-    }
 }
 
 /// A journal that does not begin a turn before it goes on with it.
@@ -167,21 +126,24 @@ impl Thread {
 
     fn last(brain: &Brain, steps: Vec<StoredStep>) -> Result<Option<Self>, LoadError> {
         let mut thread = Self::fold(steps)?;
-        let missing = thread.iter_mut().flat_map(Self::media);
-        for media in missing.filter(|media| media.data.is_none()) {
-            media.data = brain.media(&media.hash)?.map(Into::into);
+        if let Some(thread) = &mut thread {
+            thread.fetch(brain)?;
         }
         Ok(thread)
     }
 
-    /// All media of the conversation, and what people gave for calls that have no result yet.
-    fn media(&mut self) -> impl Iterator<Item = &mut Media> {
+    /// Reads what was attached, and makes anew what is sent of it.
+    fn fetch(&mut self, brain: &Brain) -> Result<(), rusqlite::Error> {
         let remarks = self.calls.iter_mut().flat_map(|state| &mut state.remarks);
         let given = remarks.filter_map(|content| match content {
             Content::Media(media) => Some(media),
-            Content::Text { .. } => None,
+            Content::Text { .. } | Content::Note { .. } => None,
         });
-        self.branch.media().chain(given)
+        for media in self.branch.media().chain(given).filter(|media| media.data.is_none()) {
+            media.data = brain.media(&media.hash)?.map(Into::into);
+        }
+        self.branch.look();
+        self.calls.iter_mut().filter_map(|state| state.sub.as_mut()).try_for_each(|sub| sub.fetch(brain))
     }
 
     fn fold(steps: Vec<StoredStep>) -> Result<Option<Self>, NotOpened> {
@@ -200,24 +162,16 @@ impl Thread {
 
     /// The thread once a turn is opened, after the turns `before` it.
     pub(crate) fn open(before: Option<Self>, opened: Opened, ts: i64) -> Self {
-        let Opened { message_id, message, media, options, base } = opened;
+        let Opened { message_id, notes, message, media, options, base } = opened;
         let mut branch = before.map(Self::ended).unwrap_or_default();
         branch.go_to(base);
         if !base.is_retry() {
             let text = Content::Text { text: message };
-            let content = std::iter::once(text).chain(media).collect();
+            let notes = notes.into_iter().map(|text| Content::Note { text });
+            let content = notes.chain([text]).chain(media).collect();
             branch.push(Message::User { content }, Place::Opening { message_id, ts });
         }
-        let turn = Turn {
-            message_id,
-            options,
-            answers: 0,
-            last_answer: None,
-            usage: Usage::default(),
-            usage_untold: false,
-            beyond_cap: 0,
-            step_ts: ts,
-        };
+        let turn = Turn::new(message_id, options, base, ts);
         Self { branch, calls: Vec::new(), asked: Vec::new(), steered: Vec::new(), turn }
     }
 
@@ -247,9 +201,24 @@ impl Thread {
         &self.asked
     }
 
-    /// A call of the last answer.
+    /// A call of the last answer, or of the last answer of a sub-agent.
     pub(crate) fn call(&self, call_id: CallId) -> Option<&ToolUse> {
-        self.calls.iter().map(|state| &state.call).find(|call| call.call_id == call_id)
+        self.calls.iter().find_map(|state| {
+            let own = (state.call.call_id == call_id).then_some(&state.call);
+            own.or_else(|| state.sub.as_ref()?.call(call_id))
+        })
+    }
+
+    /// The conversation of the sub-agent that a call of the last answer runs.
+    pub(crate) fn sub(&self, call_id: CallId) -> Option<&Self> {
+        let state = self.calls.iter().find(|state| state.call.call_id == call_id)?;
+        state.sub.as_deref()
+    }
+
+    /// The calls whose sub-agents are at work.
+    pub(crate) fn delegating(&self) -> impl Iterator<Item = (&ToolUse, &Self)> {
+        let at_work = self.calls.iter().filter(|state| matches!(state.stage, Stage::Open(_)));
+        at_work.filter_map(|state| Some((&state.call, state.sub.as_deref()?)))
     }
 
     /// The calls that clients have seen and whose result they have not.
@@ -260,19 +229,28 @@ impl Thread {
             .map(|state| &state.call)
     }
 
+    /// How many model calls the turn may still make.
+    pub(crate) fn calls_left(&self) -> u64 {
+        let made = self.turn.answers + self.turn.agents_answers;
+        self.turn.options.max_turns.saturating_add(self.turn.beyond_cap).saturating_sub(made)
+    }
+
     /// What the turn does next.
     pub(crate) fn next(&self) -> Next {
         let open: Vec<OpenCall> = self.calls.iter().filter_map(CallState::open).collect();
-        if !open.is_empty() {
-            return Next::RunTools(open);
-        }
-        if let Some(asked) = self.asked.first() {
-            return Next::Wait(asked.clone());
+        // A sub-agent does not work while a person is waited for: their answer would fall into its model step.
+        let only_agents = open.iter().all(|open| open.call.name == RUN_AGENT);
+        match self.asked.first() {
+            Some(asked) if only_agents => return Next::Wait(asked.clone()),
+            _ if !open.is_empty() => return Next::RunTools(open),
+            _ => {}
         }
         if matches!(self.messages().last(), Some(Message::Assistant { .. })) {
-            return Next::Complete(StopReason::EndTurn);
+            let cut_short = self.turn.capped
+                && self.turn.last_answer.as_ref().is_some_and(|(_, answer)| answer.stop == StopCause::Length);
+            return Next::Complete(if cut_short { StopReason::Budget } else { StopReason::EndTurn });
         }
-        if self.turn.answers >= self.turn.options.max_turns.saturating_add(self.turn.beyond_cap) {
+        if self.calls_left() == 0 {
             return Next::Complete(StopReason::MaxTurns);
         }
         Next::AskModel
@@ -286,12 +264,26 @@ impl Thread {
         match step {
             // An opening makes a thread of its own.
             Step::Opened(_) | Step::Unknown => {}
-            Step::Answered { message_id, model, answer } => self.answered(message_id, model, answer),
-            Step::Spent { model, tokens } => {
-                tokens.add_to(&mut self.turn.usage);
-                self.turn.usage.model = model;
-                self.turn.usage_untold = true;
+            Step::Answered { message_id, model, answer, cost_usd, capped } => {
+                self.turn.spent.add(&model, answer.usage, cost_usd, true);
+                self.turn.capped = capped;
+                self.answered(message_id, model, answer);
             }
+            Step::Spent { model, tokens, cost_usd } => {
+                self.turn.spent.add(&model, tokens, cost_usd, false);
+            }
+            Step::Compacted(compacted) => self.branch.rewrite(RewriteKind::Compacted(compacted)),
+            Step::ReasoningDropped => self.branch.rewrite(RewriteKind::ReasoningDropped),
+            Step::Planned { plan, memory } => {
+                self.turn.planned = true;
+                if let Some(plan) = plan {
+                    self.branch.add_to_last(&plan);
+                }
+                for write in memory {
+                    self.branch.wrote(write);
+                }
+            }
+            Step::Delegated { call_id, did } => self.delegated(call_id, *did, ts),
             Step::Steered { message_id, message } => {
                 self.steered.push((message_id, message));
                 // The model has answered and would not be asked again: now it will be.
@@ -302,7 +294,7 @@ impl Thread {
             }
             Step::Asked { request_id, call_id, kind, question, options } => {
                 self.with_call(call_id, |state| state.stage = Stage::Waiting);
-                self.asked.push(Asked { request_id, call_id, kind, question, options });
+                self.asked.push(Asked { request_id, call_id, kind, question, options, owner: None });
             }
             Step::Resolved { request_id, answer, remarks } => self.resolved(request_id, answer, remarks),
             Step::Intended { call_id } => self.with_call(call_id, |state| {
@@ -321,7 +313,7 @@ impl Thread {
             Step::Ended { outcome } => {
                 self.settle();
                 if let TurnOutcome::Cancelled { said: Some(Said { message_id, text }) } = outcome {
-                    let blocks = vec![Block::Text { text }];
+                    let blocks = vec![Block::Text { text, signature: None }];
                     let message = Message::Assistant { model: String::new(), blocks };
                     self.branch.push(message, Place::Answer { message_id });
                 }
@@ -331,16 +323,54 @@ impl Thread {
 
     fn answered(&mut self, message_id: MessageId, model: String, answer: Answer) {
         self.turn.answers += 1;
-        answer.usage.add_to(&mut self.turn.usage);
-        self.turn.usage.model.clone_from(&model);
-        self.turn.usage_untold = false;
+        let measured = answer.usage;
         self.calls = answer.calls().map(CallState::new).collect();
         let message = Message::Assistant { model, blocks: answer.blocks.clone() };
         self.branch.push(message, Place::Answer { message_id });
+        if measured.input > 0 {
+            // Reasoning is not always sent back, and where it is it is sealed and short.
+            self.branch.measure(measured.input + measured.output.saturating_sub(measured.reasoning));
+        }
         self.turn.last_answer = Some((message_id, answer));
         if self.calls.is_empty() {
             self.settle();
         }
+    }
+
+    /// A sub-agent got on. What concerns the turn as a whole is noted here too.
+    fn delegated(&mut self, call_id: CallId, step: Step, ts: i64) {
+        match &step {
+            Step::Answered { model, answer, cost_usd, .. } => {
+                self.turn.agents_answers += 1;
+                self.turn.spent.add(model, answer.usage, *cost_usd, true);
+            }
+            Step::Spent { model, tokens, cost_usd } => {
+                self.turn.spent.add(model, *tokens, *cost_usd, false);
+            }
+            Step::Asked { request_id, call_id: asks, kind, question, options } => self.asked.push(Asked {
+                request_id: *request_id,
+                call_id: *asks,
+                kind: *kind,
+                question: question.clone(),
+                options: options.clone(),
+                owner: Some(call_id),
+            }),
+            Step::Resolved { request_id, .. } => self.asked.retain(|asked| asked.request_id != *request_id),
+            Step::Resulted { memory, .. } => {
+                for write in memory {
+                    self.branch.wrote(write.clone());
+                }
+            }
+            _ => {}
+        }
+        self.with_call(call_id, |state| match step {
+            Step::Opened(opened) => state.sub = Some(Box::new(Self::open(None, opened, ts))),
+            step => {
+                if let Some(sub) = &mut state.sub {
+                    sub.apply(step, ts);
+                }
+            }
+        });
     }
 
     fn resolved(&mut self, request_id: HitlId, answer: String, remarks: Vec<Content>) {
@@ -369,9 +399,9 @@ impl Thread {
         if !replies.is_empty() && !sabotage::by(Saboteur::LeaveCallsOpen) {
             self.branch.push(Message::Results(replies), Place::Results);
         }
-        if !self.steered.is_empty() && self.turn.answers >= self.turn.options.max_turns {
+        if !self.steered.is_empty() && self.calls_left() == 0 {
             // What the user said is heard, also where the cap is reached.
-            self.turn.beyond_cap = self.turn.answers - self.turn.options.max_turns + 1;
+            self.turn.beyond_cap += 1;
         }
         for (message_id, text) in self.steered.drain(..) {
             self.branch.push(Message::user(text), Place::Steered { message_id });
@@ -382,11 +412,16 @@ impl Thread {
 impl CallState {
     fn new(call: &ToolUse) -> Self {
         let stage = Stage::Open(OpenStage::New);
-        Self { call: call.clone(), stage, told: false, answers: Vec::new(), remarks: Vec::new() }
+        let (answers, remarks) = (Vec::new(), Vec::new());
+        Self { call: call.clone(), stage, told: false, answers, remarks, sub: None }
     }
 
     fn open(&self) -> Option<OpenCall> {
         let Stage::Open(stage) = self.stage else { return None };
+        // A sub-agent that waits for a person does nothing until they have answered.
+        if self.sub.as_ref().is_some_and(|sub| matches!(sub.next(), Next::Wait(_))) {
+            return None;
+        }
         Some(OpenCall { call: self.call.clone(), stage, told: self.told, answers: self.answers.clone() })
     }
 

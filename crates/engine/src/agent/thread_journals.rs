@@ -47,7 +47,7 @@ impl Journal {
             }
             (3, Some(Next::AskModel)) => {
                 let tokens = Tokens { input: 7, ..Tokens::default() };
-                self.push(Step::Spent { model: "m".into(), tokens });
+                self.push(Step::Spent { model: "m".into(), tokens, cost_usd: None });
             }
             (4, _) => {
                 self.push(Step::Steered { message_id: MessageId::new(), message: format!("mind {which}") });

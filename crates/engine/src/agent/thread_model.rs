@@ -106,7 +106,7 @@ fn parts<'a>(turn: &[&'a Step]) -> Vec<(Option<Answered<'a>>, Vec<&'a Step>)> {
     let mut parts = vec![(None, Vec::new())];
     for step in turn {
         match step {
-            Step::Answered { message_id, model, answer } => {
+            Step::Answered { message_id, model, answer, .. } => {
                 parts.push((Some((*message_id, model.as_str(), answer)), Vec::new()));
             }
             other => parts.last_mut().unwrap().1.push(*other),
@@ -173,7 +173,7 @@ fn said(turn: &[&Step], over: bool) -> Vec<Entry> {
         entries.append(&mut later);
     }
     if let Some(Step::Ended { outcome: TurnOutcome::Cancelled { said: Some(said) } }) = turn.last() {
-        let blocks = vec![Block::Text { text: said.text.clone() }];
+        let blocks = vec![Block::Text { text: said.text.clone(), signature: None }];
         entries.push(agents(Some(said.message_id), Message::Assistant { model: String::new(), blocks }));
     }
     entries
@@ -240,7 +240,14 @@ pub(super) fn next(journal: &[StoredStep]) -> Next {
     let first = journal.iter().find_map(|stored| match &stored.step {
         Step::Asked { request_id, call_id, kind, question, options } if waits(request_id) => {
             let (question, options) = (question.clone(), options.clone());
-            Some(Asked { request_id: *request_id, call_id: *call_id, kind: *kind, question, options })
+            Some(Asked {
+                request_id: *request_id,
+                call_id: *call_id,
+                kind: *kind,
+                question,
+                options,
+                owner: None,
+            })
         }
         _ => None,
     });

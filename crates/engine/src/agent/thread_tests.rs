@@ -11,6 +11,7 @@ use serde_json::json;
 
 use super::*;
 use crate::brain::steps::Base;
+use crate::brain::steps::TurnOptions;
 use crate::models::Tokens;
 use journals::{Journal, choices, stored};
 
@@ -27,6 +28,7 @@ fn failure() -> Failure {
 
 fn opened(message: &str) -> Step {
     Step::Opened(Opened {
+        notes: Vec::new(),
         message_id: MessageId::new(),
         message: message.into(),
         media: Vec::new(),
@@ -40,17 +42,21 @@ fn resulted(call_id: CallId, outcome: ToolOutcome) -> Step {
 }
 
 fn answer(calls: usize) -> Answer {
-    let mut blocks = vec![Block::Text { text: "so far".into() }];
+    let mut blocks = vec![Block::Text { text: "so far".into(), signature: None }];
     blocks.extend((0..calls).map(|_| {
         let call_id = CallId::new();
         let (provider_id, name, input) = (format!("p-{call_id}"), "tool".to_owned(), json!({}));
-        Block::ToolUse(ToolUse { call_id, provider_id, name, input, broken: None })
+        Block::ToolUse(ToolUse { call_id, provider_id, name, input, signature: None, broken: None })
     }));
-    Answer { blocks, usage: Tokens { input: 10, output: 1, ..Tokens::default() } }
+    Answer {
+        blocks,
+        usage: Tokens { input: 10, output: 1, ..Tokens::default() },
+        stop: crate::models::StopCause::Done,
+    }
 }
 
 fn answered(answer: Answer) -> Step {
-    Step::Answered { message_id: MessageId::new(), model: "m".into(), answer }
+    Step::Answered { message_id: MessageId::new(), model: "m".into(), answer, cost_usd: None, capped: false }
 }
 
 /// Whether a provider would take these messages as the conversation to answer.

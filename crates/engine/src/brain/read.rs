@@ -343,6 +343,8 @@ pub struct BlockCounts {
     pub started: u32,
     /// How many have ended.
     pub stopped: u32,
+    /// How many of its sub-agents have begun.
+    pub agents_started: u32,
 }
 
 impl BlockCounts {
@@ -359,12 +361,13 @@ pub(super) fn block_counts(
 ) -> Result<BlockCounts, Error> {
     let mut query = reader.prepare_cached(
         "SELECT COUNT(*) FILTER (WHERE kind = 'content_block_start'),
-                COUNT(*) FILTER (WHERE kind = 'content_block_stop')
+                COUNT(*) FILTER (WHERE kind = 'content_block_stop'),
+                COUNT(*) FILTER (WHERE kind = 'agent_event' AND data ->> '$.event' = 'content_block_start')
          FROM events WHERE task = ?1 AND turn = (SELECT turn FROM turns WHERE turn_id = ?2)
          AND ts >= COALESCE((SELECT opened_ts FROM turns WHERE turn_id = ?2), 0)",
     )?;
     query.query_row(rusqlite::params![task, turn_id.to_string()], |row| {
-        Ok(BlockCounts { started: row.get(0)?, stopped: row.get(1)? })
+        Ok(BlockCounts { started: row.get(0)?, stopped: row.get(1)?, agents_started: row.get(2)? })
     })
 }
 

@@ -123,6 +123,7 @@ impl Rows<'_> {
              SELECT task, turn, ?2, ?3, ?4 FROM turns WHERE turn_id = ?1",
             params![turn, at.unix_ms(), ts, body],
         )?;
+        self.insert_spending(at, step)?;
         let messages = step.messages();
         let ended = matches!(step, Step::Ended { .. });
         if messages > 0 || ended || matches!(step, Step::Opened(_)) {
@@ -272,7 +273,8 @@ impl Rows<'_> {
             .collect::<Result<_, _>>()?;
         for (turn, task) in due {
             self.execute(
-                "DELETE FROM events WHERE task = ?1 AND turn = ?2 AND kind IN
+                "DELETE FROM events WHERE task = ?1 AND turn = ?2
+                 AND CASE kind WHEN 'agent_event' THEN data ->> '$.event' ELSE kind END IN
                      ('text_delta', 'thinking_delta', 'content_block_start', 'content_block_stop')
                  AND ts >= COALESCE((SELECT opened_ts FROM turns WHERE turn = ?2), 0)
                  AND ts < COALESCE(
@@ -291,7 +293,7 @@ impl Rows<'_> {
         self.transaction.prepare_cached(sql)?.insert(params).map(drop)
     }
 
-    fn execute(&self, sql: &str, params: impl rusqlite::Params) -> Result<(), rusqlite::Error> {
+    pub(super) fn execute(&self, sql: &str, params: impl rusqlite::Params) -> Result<(), rusqlite::Error> {
         self.transaction.prepare_cached(sql)?.execute(params).map(drop)
     }
 }

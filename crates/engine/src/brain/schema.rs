@@ -62,7 +62,8 @@ const BASE: &str = "
 ";
 
 /// What was added to the format since, in this order.
-const ADDITIONS: [&str; 1] = ["
+const ADDITIONS: [&str; 2] = [
+    "
     ALTER TABLE tasks ADD COLUMN message_count INTEGER NOT NULL DEFAULT 0;
     ALTER TABLE tasks ADD COLUMN updated_at INTEGER NOT NULL DEFAULT 0;
     CREATE INDEX tasks_by_change ON tasks (updated_at, task);
@@ -110,7 +111,34 @@ const ADDITIONS: [&str; 1] = ["
         PRIMARY KEY (task, hash)
     ) WITHOUT ROWID;
     CREATE INDEX media_uses_of_hash ON media_uses (hash);
-"];
+",
+    "
+    -- What was set while the engine ran and is to stay.
+    CREATE TABLE settings (
+        name  TEXT PRIMARY KEY,
+        value TEXT NOT NULL
+    ) WITHOUT ROWID;
+    -- What each call of a model has spent, for a day. It outlives its task: deleting one earns no budget.
+    CREATE TABLE spending (
+        at          INTEGER NOT NULL,
+        model       TEXT NOT NULL,
+        input       INTEGER NOT NULL,
+        output      INTEGER NOT NULL,
+        cache_read  INTEGER NOT NULL,
+        cache_write INTEGER NOT NULL
+    );
+    -- All that a budget needs: it is asked before every call of a model.
+    CREATE INDEX spending_by_time ON spending (at, input, output);
+    INSERT INTO spending
+        SELECT at, COALESCE(body ->> '$.model', ''), COALESCE(body ->> (place || '.input'), 0),
+               COALESCE(body ->> (place || '.output'), 0), COALESCE(body ->> (place || '.cache_read'), 0),
+               COALESCE(body ->> (place || '.cache_write'), 0)
+        FROM (
+            SELECT at, body, iif(body ->> '$.step' = 'spent', '$.tokens', '$.answer.usage') AS place
+            FROM steps WHERE at > (unixepoch('now') - 86400) * 1000 AND body ->> '$.step' IN ('answered', 'spent')
+        );
+",
+];
 
 /// Opens the write connection and brings the schema up to date.
 pub(super) fn open(file: &Path) -> Result<Connection, BrainError> {

@@ -25,13 +25,44 @@ pub enum Step {
         model: String,
         /// What it said.
         answer: Answer,
+        /// What the call cost in US dollars, where prices were known.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        cost_usd: Option<f64>,
+        /// Whether a budget left the answer less room than the model has.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        capped: bool,
     },
-    /// An attempt at a model step failed and will be billed. The step itself goes on.
+    /// A model was asked and gave no answer of the conversation, and will be billed: an attempt that failed, or a
+    /// summary. The step itself goes on.
     Spent {
         /// The model.
         model: String,
-        /// What it cost.
+        /// How many tokens it was.
         tokens: Tokens,
+        /// What it cost in US dollars, where prices were known.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        cost_usd: Option<f64>,
+    },
+    /// The beginning of the conversation is sent in a shorter form from here on. Nothing of it is lost: going back
+    /// behind this step brings it back.
+    Compacted(Compacted),
+    /// What the models reasoned so far is not sent from here on: a provider takes it for invalid.
+    ReasoningDropped,
+    /// The turn was planned, or could not be.
+    Planned {
+        /// The plan, as the model is told it.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        plan: Option<String>,
+        /// What it put into the task's working memory.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        memory: Vec<MemoryWrite>,
+    },
+    /// A sub-agent that a call runs got on by a step of its own conversation.
+    Delegated {
+        /// The call.
+        call_id: CallId,
+        /// The step.
+        did: Box<Step>,
     },
     /// The user said something to the running turn. The model is told after the step under way.
     Steered {
@@ -95,7 +126,15 @@ impl Step {
     /// Whether the turn gets on by it: what comes after belongs to the next step. The others are taken down while
     /// a step is under way.
     pub fn moves_on(&self) -> bool {
-        !matches!(self, Self::Spent { .. } | Self::Steered { .. } | Self::Unknown)
+        match self {
+            Self::Spent { .. }
+            | Self::Steered { .. }
+            | Self::Compacted(_)
+            | Self::ReasoningDropped
+            | Self::Unknown => false,
+            Self::Delegated { did, .. } => did.moves_on(),
+            _ => true,
+        }
     }
 
     /// How many messages it adds to the thread.
@@ -110,11 +149,39 @@ impl Step {
     }
 }
 
+/// How the beginning of a conversation is sent in a shorter form.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Compacted {
+    /// How many messages are no longer sent.
+    pub covers: u64,
+    /// What is sent in their place.
+    pub instead: Instead,
+    /// The most characters of a result that are sent of the messages behind them, up to here.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub results_up_to: Option<u64>,
+}
+
+/// What is sent in the place of messages.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "instead", rename_all = "snake_case")]
+pub enum Instead {
+    /// A summary of them, with what must survive it.
+    Summary {
+        /// The summary.
+        text: String,
+    },
+    /// Only what cannot be left out: working memory and the user's last message.
+    Reset,
+}
+
 /// How a turn was opened.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Opened {
     /// The user's message: a new one, or, for a retry, the one that is answered anew.
     pub message_id: MessageId,
+    /// What the engine put before it, such as when it was sent.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<String>,
     /// What the user wrote; of no meaning for a retry.
     pub message: String,
     /// What the user attached.

@@ -95,7 +95,7 @@ impl Record {
             Content::Media(Media { hash, data: Some(data), .. }) => {
                 record.write(Write::Media { hash: hash.clone(), data: data.clone() })
             }
-            Content::Media(_) | Content::Text { .. } => record,
+            Content::Media(_) | Content::Text { .. } | Content::Note { .. } => record,
         })
     }
 

@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::*;
 use crate::agent::Means;
-use crate::models::config;
+use crate::models::config::Sources;
 use crate::testing::{HastyClock, Seen, parse_sse, within};
 use crate::tools::Toolbox;
 
@@ -68,6 +68,11 @@ impl App {
         self.agent = Arc::clone(&self.running.agent);
     }
 
+    /// Writes the catalog's `gateway.json`.
+    pub(crate) fn write_gateway_json(&self, text: &str) {
+        std::fs::write(self.folder.path().join("gateway.json"), text).unwrap();
+    }
+
     /// Where it listens.
     pub(crate) fn base(&self) -> &str {
         &self.running.base
@@ -108,18 +113,21 @@ impl Running {
     async fn start(env: &BTreeMap<String, String>, folder: &Path) -> Self {
         let brain = Brain::open(&folder.join("brain.sqlite")).unwrap();
         let clock: Arc<dyn Clock> = Arc::new(HastyClock::new());
-        let gateway = Arc::new(Gateway::new(config::model(env)));
+        let in_force = Arc::new(InForce::open(Sources::new(env, Some(folder)), &brain).unwrap());
         let means = Means {
-            gateway: Arc::clone(&gateway),
+            gateway: Arc::clone(in_force.gateway()),
             toolbox: Toolbox::built_in(&folder.join("workspace")),
             clock: Arc::clone(&clock),
             soul: "You are a test.".into(),
+            catalog: crate::catalog::Catalog::default(),
+            set_aside: Arc::default(),
+            reactive: true,
             hitl_ttl: Duration::from_hours(72),
             replay_ttl: Duration::from_hours(3),
         };
         let agent = Arc::new(Agent::new(brain.clone(), means));
         agent.resume().unwrap();
-        let state = State::new(Arc::clone(&agent), brain.clone(), gateway, KeyHash::of(KEY), clock);
+        let state = State::new(Arc::clone(&agent), brain.clone(), in_force, KeyHash::of(KEY), clock);
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let base = format!("http://{}", listener.local_addr().unwrap());
         let shutdown = CancellationToken::new();

@@ -14,8 +14,11 @@ pub(super) async fn health(Extract(State(shared)): Extract<State>) -> Json<Engin
         Err(reason) => reason,
     };
     // The directory of tool servers is empty until servers can be configured, and an empty one is well.
-    let subsystems =
-        Subsystems { database, llm_provider: shared.gateway.status(), asset_directory: HEALTHY.to_owned() };
+    let subsystems = Subsystems {
+        database,
+        llm_provider: shared.in_force.gateway().status(),
+        asset_directory: HEALTHY.to_owned(),
+    };
     let well = [&subsystems.database, &subsystems.llm_provider, &subsystems.asset_directory];
     let status = if well.iter().all(|status| *status == HEALTHY) { HEALTHY } else { "degraded" };
     let uptime = shared.clock.monotonic().saturating_sub(shared.started);

@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 use service::http::{ApiError, Json, fields};
 
 use super::auth::Authenticated;
-use super::{Shared, State};
+use super::{Shared, State, rpc_gateway};
 
 /// Calls a method, or an operation of a subsystem.
 #[utoipa::path(
@@ -36,7 +36,7 @@ pub(super) async fn rpc(
         }
         (None, Some(subsystem)) => {
             let op = op.ok_or_else(|| invalid("`op`: must be a text; `subsystem` needs it"))?;
-            by_operation(&shared, &caller, (&subsystem, &op), parameters)?
+            by_operation(&shared, &caller, (&subsystem, &op), parameters).await?
         }
         _ => return Err(invalid("`method`, `subsystem`: exactly one of them must be given").into()),
     };
@@ -71,7 +71,7 @@ struct Quiesce {
     lift: Option<bool>,
 }
 
-fn by_operation(
+async fn by_operation(
     shared: &Shared,
     caller: &Authenticated,
     operation: (&str, &str),
@@ -94,6 +94,11 @@ fn by_operation(
             };
             Ok(RpcOutcome::Quiesced(Quiesced { quiesced }))
         }
+        ("control", "set_config") => rpc_gateway::set_config(shared, parameters).await,
+        ("control", "get_config") => Ok(rpc_gateway::get_config(shared).await),
+        ("control", "reload") => rpc_gateway::reload(shared).await,
+        ("telemetry", "quota_state") => rpc_gateway::quota_state(shared).await,
+        ("telemetry", "cache_state") => Ok(RpcOutcome::Cache(shared.in_force.gateway().cache())),
         ("telemetry", "activity") => Ok(RpcOutcome::Activity(shared.agent.activity()?)),
         ("control" | "telemetry", _) => {
             Err(ApiError::new(ErrorCode::MethodNotFound, "`op`: the subsystem has no such operation"))

@@ -11,12 +11,12 @@ use crate::testing::within;
 
 const OTHER: &str = "sk-svc-other";
 
-async fn call_with(app: &App, key: &str, body: impl Into<reqwest::Body>) -> Response {
+pub(super) async fn call_with(app: &App, key: &str, body: impl Into<reqwest::Body>) -> Response {
     within(app.keyless("POST", "/rpc").header("X-Engine-Key", key).body(body).send()).await.unwrap()
 }
 
 /// What a call gives that must go well.
-async fn result(app: &App, key: &str, body: Value) -> Value {
+pub(super) async fn result(app: &App, key: &str, body: Value) -> Value {
     let response = call_with(app, key, body.to_string()).await;
     assert_eq!(response.status(), 200, "{body}");
     let mut answer: Value = within(response.json()).await.unwrap();

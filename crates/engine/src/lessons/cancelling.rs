@@ -31,13 +31,13 @@ async fn cancel(rig: &Rig, mut reader: Reader, mut seen: Vec<Seen>) -> Vec<Seen>
 
 /// The texts of all roles in the last request, in their order.
 fn sent(rig: &Rig) -> String {
-    rig.last_request().body["messages"].to_string()
+    rig.last_request().body.to_string()
 }
 
 /// Asserts that the task goes on.
 async fn goes_on(rig: &Rig) {
     rig.provider.set_default_reply(Reply::echo());
-    assert_eq!(final_text(&rig.say("and now?").await), "and now?");
+    assert!(final_text(&rig.say("and now?").await).ends_with("and now?"));
     rig.provider.assert_no_refusals();
 }
 

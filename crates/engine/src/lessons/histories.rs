@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 use strict_provider::{Fault, Gate, Refusal, Reply, Stop, Wire};
 
-use crate::agent::rig::{Gated, Rig, WIRES};
+use crate::agent::rig::{Gated, Rig, SPELLING, WIRES, gateway_of};
 use crate::channel::Reader;
 use crate::testing::{Seen, next_events, task_id, within};
 
@@ -16,8 +16,9 @@ use crate::testing::{Seen, next_events, task_id, within};
 #[derive(Clone, Debug)]
 enum Act {
     Turn(Turn),
-    /// The engine is configured for this one of two models, over this protocol.
-    Switch(Wire, usize),
+    /// The engine is configured for this one of two models, over this protocol; another one stands in for it over
+    /// the second.
+    Switch(Wire, usize, Wire),
 }
 
 #[derive(Clone, Debug)]
@@ -54,6 +55,12 @@ enum Then {
     Capped,
     /// The provider fails for good.
     Fails,
+    /// The first model is refused, and another one answers in its place.
+    StandIn,
+    /// The provider says that the conversation is too long.
+    TooLong,
+    /// The provider takes the history for broken.
+    Broken,
     /// Something happens from outside.
     In(Moment, Deed),
 }
@@ -113,32 +120,48 @@ struct Life {
     rig: Rig,
     gated: Arc<Gated>,
     gated_begun: usize,
+    /// Whether all models that may be asked stream the input of their calls.
+    spelling: bool,
+    /// How often the conversation was shortened.
+    shortened: usize,
+    /// How many models there are.
+    models: usize,
     steered: BTreeSet<String>,
 }
 
 impl Life {
     async fn begin(wire: Wire) -> Self {
         let gated = Gated::new(false);
+        let spelling = SPELLING.contains(&wire);
         let rig = Rig::with_tools(wire, vec![gated.clone()]).await;
         rig.provider.set_default_reply(Reply::new().thinking("At last.").text("Done."));
-        Self { rig, gated, gated_begun: 0, steered: BTreeSet::new() }
+        Self { rig, gated, gated_begun: 0, spelling, shortened: 0, models: 1, steered: BTreeSet::new() }
     }
 
     async fn act(&mut self, act: &Act) {
         match act {
             Act::Turn(turn) => self.turn(turn).await,
-            Act::Switch(wire, model) => self.rig.switch_model(*wire, ["test-1", "test-2"][*model]).await,
+            Act::Switch(wire, model, other) => {
+                self.models = 2;
+                self.spelling = [wire, other].into_iter().all(|wire| SPELLING.contains(wire));
+                let models = [(*wire, ["test-1", "test-2"][*model]), (*other, "test-3")];
+                let gateway = gateway_of(&self.rig.provider, &models);
+                self.rig.configure(&gateway).await;
+            }
         }
         self.rig.provider.assert_no_refusals();
         assert_eq!(self.rig.provider.pending_replies(), 0);
     }
 
     async fn turn(&mut self, turn: &Turn) {
-        let mut request = json!({"task_id": "t", "message": "Go on.", "super_thinking": turn.think});
+        // Long enough that a summary is worth its price.
+        let message = "Go on. ".repeat(if turn.think { 1_500 } else { 1 });
+        let mut request = json!({"task_id": "t", "message": message, "super_thinking": turn.think});
         if let Some((field, id)) = self.base(turn.from).await {
             request[field] = id.into();
         }
         for Step { calls, breaks } in &turn.steps {
+            let calls = &self.sayable(calls);
             // What comes again is another answer every other time.
             let broken = |deltas: usize| answer(&calls[deltas % 2..]).fault(Fault::cut_after(deltas));
             self.rig.provider.enqueue_all(breaks.filter(|_| !calls.is_empty()).map(broken));
@@ -154,11 +177,18 @@ impl Life {
         let gate = self.script(turn.then);
         let reader = self.rig.begin(request).await.unwrap();
         let end = match turn.then {
-            Then::Well | Then::Capped => self.to_the_end(reader, turn.yes, "completed").await,
+            Then::Well | Then::Capped | Then::StandIn => self.to_the_end(reader, turn.yes, "completed").await,
             Then::Fails => self.to_the_end(reader, turn.yes, "errored").await,
+            // Whether there is something to shorten or to leave out is another question.
+            Then::TooLong | Then::Broken => self.either_end(reader, turn.yes).await,
             Then::In(moment, deed) => self.meet(reader, moment, deed, &gate, turn.yes).await,
         };
         assert!(end.is_ok(), "{}: {turn:#?}", end.unwrap_err());
+    }
+
+    /// The calls that a model can make over this protocol: where calls come whole, none is cut off.
+    fn sayable(&self, calls: &[u8]) -> Vec<u8> {
+        calls.iter().map(|number| if *number == 4 && !self.spelling { 3 } else { *number }).collect()
     }
 
     /// The message that a turn goes on from.
@@ -188,8 +218,16 @@ impl Life {
             Then::Well => {}
             Then::Capped => provider.enqueue(answer(&[0, 1])),
             Then::Fails => {
-                provider.enqueue_all(vec![Reply::of_fault(Fault::refuse(Refusal::ServerError)); 5]);
+                // Each model that there is has its attempts.
+                provider
+                    .enqueue_all(vec![Reply::of_fault(Fault::refuse(Refusal::ServerError)); 5 * self.models]);
             }
+            Then::StandIn => {
+                let refused = Reply::of_fault(Fault::refuse(Refusal::Unauthorized));
+                provider.enqueue_all((self.models > 1).then_some(refused));
+            }
+            Then::TooLong => provider.enqueue(Reply::of_fault(Fault::refuse(Refusal::PromptTooLong))),
+            Then::Broken => provider.enqueue(Reply::of_fault(Fault::refuse(Refusal::BrokenHistory))),
             Then::In(Moment::Stream(deltas), _) => {
                 let long = Reply::new().thinking("I wonder.").text("This takes a while.").deltas(4);
                 provider.enqueue(long.hold(deltas, &gate));
@@ -283,6 +321,22 @@ impl Life {
         if last == Some(phase) { Ok(()) } else { Err(format!("not {phase} but {last:?}: {all:#?}")) }
     }
 
+    /// Reads a turn that may end well or not.
+    async fn either_end(&mut self, mut reader: Reader, yes: bool) -> Result<(), String> {
+        let mut all = Vec::new();
+        while let Some(events) = next_events(&mut reader).await {
+            self.respond_to(&events, yes).await;
+            all.extend(events);
+        }
+        self.shortened += all.iter().filter(|event| event.kind == "compaction_event").count();
+        let last = all.iter().rev().find_map(Seen::phase);
+        if matches!(last, Some("completed" | "errored")) {
+            Ok(())
+        } else {
+            Err(format!("{last:?}: {all:#?}"))
+        }
+    }
+
     async fn respond_to(&self, events: &[Seen], yes: bool) {
         for Seen { data, .. } in events.iter().filter(|event| event.kind == "hitl_request") {
             let text = |field: &str| data[field].as_str().unwrap();
@@ -328,12 +382,15 @@ fn acts() -> impl Strategy<Value = Vec<Act>> {
         2 => Just(Then::Well),
         1 => Just(Then::Capped),
         1 => Just(Then::Fails),
+        1 => Just(Then::StandIn),
+        2 => Just(Then::TooLong),
+        1 => Just(Then::Broken),
         5 => (moment, prop::sample::select(&DEEDS)).prop_map(|(moment, deed)| Then::In(moment, deed)),
     ];
     let turn = (from, any::<bool>(), steps, any::<bool>(), then);
     let turn = turn.prop_map(|(from, think, steps, yes, then)| Turn { from, think, steps, yes, then });
-    let switch =
-        (prop::sample::select(&WIRES), 0..2_usize).prop_map(|(wire, model)| Act::Switch(wire, model));
+    let switch = (prop::sample::select(&WIRES), 0..2_usize, prop::sample::select(&WIRES))
+        .prop_map(|(wire, model, other)| Act::Switch(wire, model, other));
     let act = prop_oneof![5 => turn.prop_map(Act::Turn), 1 => switch];
     prop::collection::vec(act, 1..8)
 }
@@ -363,5 +420,35 @@ async fn lesson_e04_no_deed_in_any_moment_breaks_the_history() {
                 life.act(&Act::Turn(turn(Then::Well))).await;
             }
         }
+    }
+}
+
+#[tokio::test]
+async fn lesson_e04_no_remedy_breaks_the_history() {
+    for (wire, other) in WIRES.into_iter().zip(WIRES.into_iter().cycle().skip(1)) {
+        let mut life = Life::begin(wire).await;
+        let turn = |from, think, then| {
+            let steps =
+                vec![Step { calls: vec![0, 5], breaks: None }, Step { calls: vec![2], breaks: Some(3) }];
+            Act::Turn(Turn { from, think, steps, yes: think, then })
+        };
+        let acts = [
+            turn(From::End, true, Then::Well),
+            turn(From::End, true, Then::TooLong),
+            turn(From::End, true, Then::In(Moment::Stream(3), Deed::Kill)),
+            Act::Switch(wire, 1, other),
+            turn(From::End, true, Then::StandIn),
+            turn(From::End, true, Then::TooLong),
+            turn(From::End, false, Then::Broken),
+            turn(From::End, true, Then::Well),
+            // Behind what was shortened, and behind what goes without its reasoning.
+            turn(From::Retry(3), true, Then::Well),
+            turn(From::Edit(1), true, Then::TooLong),
+            turn(From::Edit(0), true, Then::Well),
+        ];
+        for act in &acts {
+            life.act(act).await;
+        }
+        assert!(life.shortened >= 2, "{wire:?}: shortened {} times", life.shortened);
     }
 }

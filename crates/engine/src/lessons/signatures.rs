@@ -5,6 +5,9 @@ use strict_provider::{Reply, Wire};
 
 use crate::agent::rig::{Rig, final_text};
 
+/// The protocols whose providers sign what they want back.
+const SIGNING: [Wire; 3] = [Wire::AnthropicMessages, Wire::OpenAiResponses, Wire::Gemini];
+
 /// What the model says in a turn: each of these forms comes again and again, next to all others.
 fn replies(turn: usize) -> Vec<Reply> {
     let list = |reply: Reply| reply.tool_use("list_files", json!({"path": "."}));
@@ -22,10 +25,16 @@ fn replies(turn: usize) -> Vec<Reply> {
 
 #[tokio::test]
 async fn lesson_e05_a_provider_that_checks_signatures_takes_a_hundred_mixed_turns() {
-    let mut rig = Rig::new(Wire::AnthropicMessages).await;
+    for wire in SIGNING {
+        hundred_turns(wire).await;
+    }
+}
+
+async fn hundred_turns(wire: Wire) {
+    let mut rig = Rig::new(wire).await;
     for turn in 0..100 {
         if turn % 9 == 8 {
-            rig.switch_model(Wire::AnthropicMessages, ["test-1", "test-2"][turn / 9 % 2]).await;
+            rig.switch_model(wire, ["test-1", "test-2"][turn / 9 % 2]).await;
         }
         let mut replies = replies(turn);
         let last = replies.pop().unwrap().text(format!("Answer {turn}."));
@@ -34,6 +43,6 @@ async fn lesson_e05_a_provider_that_checks_signatures_takes_a_hundred_mixed_turn
         let request = json!({"task_id": task, "message": "go", "super_thinking": turn % 3 > 0});
         let events = rig.run(request).await;
         rig.provider.assert_no_refusals();
-        assert!(final_text(&events).ends_with(&format!("Answer {turn}.")), "turn {turn}");
+        assert!(final_text(&events).ends_with(&format!("Answer {turn}.")), "{wire:?}: turn {turn}");
     }
 }

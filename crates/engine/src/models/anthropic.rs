@@ -1,39 +1,37 @@
 //! The Anthropic Messages protocol (<https://docs.anthropic.com/en/api/messages>).
 
-use std::borrow::Cow;
-use std::collections::VecDeque;
+mod cache;
+mod decoding;
 
-use contract::CallId;
+use std::borrow::Cow;
+
 use contract::content::MediaKind;
-use contract::event::BlockType;
 use reqwest::header::HeaderName;
 use secrecy::SecretString;
-use serde::Deserialize;
 use serde_json::{Value, json};
-use sse_stream::Sse;
 
-use super::http::{Decoder, Endpoint, call, insert};
+use self::decoding::Decoding;
+use super::http::{Endpoint, call, insert};
 use super::media::{self, PDF, PLAIN_TEXT, Sendable, is_blank};
-use super::{
-    Answer, Block, ChatModel, Content, Message, ModelError, ModelErrorKind, Part, Parts, Request, Tokens,
-    ToolReply, ToolUse,
-};
+use super::profile::{Profile, Thinking};
+use super::{Block, ChatModel, Content, Message, Parts, Request, ToolReply, ToolSpec, ToolUse};
 use crate::sabotage::{self, Saboteur};
 
-/// The most that an answer may have where nothing is configured; all current models take it.
-const MAX_OUTPUT: u64 = 32_000;
-/// How much of that a model may spend on thinking.
-const THINKING_BUDGET: u64 = 16_000;
+/// The least that a budget for thinking may be; it must be less than `max_tokens` too
+/// (<https://platform.claude.com/docs/en/build-with-claude/extended-thinking>).
+const MIN_BUDGET: u64 = 1_024;
+/// What a budget for thinking leaves to the answer.
+const MIN_ANSWER: u64 = 1_024;
 
 /// A model that speaks Anthropic Messages.
 pub(super) struct Anthropic {
-    model: String,
+    profile: Profile,
     endpoint: Endpoint,
 }
 
 impl Anthropic {
     /// `base` is the vendor's address or one that stands in for it, as the vendor's SDKs take it: without `/v1`.
-    pub(super) fn new(base: &str, model: String, key: SecretString) -> Self {
+    pub(super) fn new(base: &str, profile: Profile, key: Option<SecretString>) -> Self {
         let endpoint = Endpoint {
             url: format!("{}/v1/messages", base.trim_end_matches('/')),
             key_header: HeaderName::from_static("x-api-key"),
@@ -41,13 +39,13 @@ impl Anthropic {
             key,
             headers: &[("anthropic-version", "2023-06-01")],
         };
-        Self { model, endpoint }
+        Self { profile, endpoint }
     }
 }
 
 impl ChatModel for Anthropic {
     fn name(&self) -> &str {
-        &self.model
+        &self.profile.model
     }
 
     fn takes(&self, kind: MediaKind, media_type: &str) -> Result<(), String> {
@@ -55,30 +53,62 @@ impl ChatModel for Anthropic {
     }
 
     fn ask(&self, request: &Request<'_>) -> Parts {
-        call(self.endpoint.clone(), body(&self.model, request), Decoding::default())
+        call(self.endpoint.clone(), body(&self.profile, request), Decoding::default())
     }
 }
 
-fn body(model: &str, request: &Request<'_>) -> Value {
-    let messages = messages(model, request.messages);
-    let thinking = request.thinking && may_think(&messages);
+fn body(profile: &Profile, request: &Request<'_>) -> Value {
+    let max_tokens = request.max_output.unwrap_or(profile.max_output).min(profile.max_output);
+    let mut messages = messages(&profile.model, request.messages);
+    let thinks = request.thinking && may_think(&messages);
+    cache::mark(&mut messages);
     let mut body = json!({
-        "model": model,
-        "max_tokens": MAX_OUTPUT,
-        "stream": true,
-        "system": request.system,
-        "messages": messages,
+        "model": profile.model, "max_tokens": max_tokens, "stream": true, "messages": messages,
     });
-    if !request.tools.is_empty() {
-        let tools = request.tools.iter().map(|tool| {
-            json!({"name": tool.name, "description": tool.description, "input_schema": tool.input_schema})
-        });
-        insert(&mut body, "tools", tools.collect());
+    let mut tools: Vec<Value> = request.tools.iter().map(tool).collect();
+    // The system's text comes behind the tools, so a mark on it is for both.
+    if !is_blank(request.system) {
+        let mut system = text_block(request.system);
+        cache::mark_block(&mut system);
+        insert(&mut body, "system", json!([system]));
+    } else if let Some(last) = tools.last_mut() {
+        cache::mark_block(last);
     }
-    if thinking {
-        insert(&mut body, "thinking", json!({"type": "enabled", "budget_tokens": THINKING_BUDGET}));
+    if !tools.is_empty() {
+        insert(&mut body, "tools", json!(tools));
+        if !request.may_call {
+            // Beside `auto` the only choice that goes with thinking
+            // (<https://platform.claude.com/docs/en/build-with-claude/extended-thinking>).
+            insert(&mut body, "tool_choice", json!({"type": "none"}));
+        }
+    }
+    if thinks {
+        think(&mut body, profile.thinking, max_tokens);
     }
     body
+}
+
+fn tool(tool: &ToolSpec) -> Value {
+    json!({"name": tool.name, "description": tool.description, "input_schema": tool.input_schema})
+}
+
+/// Asks for thinking, where there is room for it.
+fn think(body: &mut Value, thinking: Thinking, max_tokens: u64) {
+    match thinking {
+        Thinking::Budget(tokens) => {
+            let tokens = tokens.max(MIN_BUDGET).min(max_tokens.saturating_sub(MIN_ANSWER));
+            if tokens >= MIN_BUDGET {
+                insert(body, "thinking", json!({"type": "enabled", "budget_tokens": tokens}));
+            }
+        }
+        Thinking::Adaptive(effort) => {
+            // Some models show nothing of their thinking unless they are asked to
+            // (<https://platform.claude.com/docs/en/build-with-claude/adaptive-thinking>).
+            insert(body, "thinking", json!({"type": "adaptive", "display": "summarized"}));
+            insert(body, "output_config", json!({"effort": effort}));
+        }
+        Thinking::Off | Thinking::Effort(_) => {}
+    }
 }
 
 fn messages(model: &str, messages: &[Message]) -> Vec<Value> {
@@ -101,8 +131,20 @@ fn messages(model: &str, messages: &[Message]) -> Vec<Value> {
 /// thinking, such as those of another model: the provider would refuse the request.
 fn may_think(messages: &[Value]) -> bool {
     let has = |message: &Value, kind: &str| kinds(message).any(|each| each == kind);
-    let asked = |message: &Value| message["role"] == "user" && !has(message, "tool_result");
-    let since = messages.rsplit(asked).next().unwrap_or_default();
+    // Messages of the user in a row are one to the vendor: results with words behind them are still results.
+    let question = |at: usize| {
+        let run = messages
+            .get(..=at)
+            .unwrap_or_default()
+            .iter()
+            .rev()
+            .take_while(|message| message["role"] == "user");
+        !run.into_iter().any(|message| has(message, "tool_result"))
+    };
+    let asked = (0..messages.len())
+        .rev()
+        .find(|at| messages.get(*at).is_some_and(|message| message["role"] == "user") && question(*at));
+    let since = messages.get(asked.map_or(0, |at| at + 1)..).unwrap_or_default();
     since.first().is_none_or(|answer| {
         !has(answer, "tool_use") || matches!(kinds(answer).next(), Some("thinking" | "redacted_thinking"))
     })
@@ -185,8 +227,8 @@ fn call_id(id: &str) -> Cow<'_, str> {
 fn block(block: &Block, same_model: bool) -> Option<Value> {
     match block {
         // The provider refuses empty and blank texts, also those that it sent.
-        Block::Text { text } if is_blank(text) => None,
-        Block::Text { text } => Some(text_block(text)),
+        Block::Text { text, .. } if is_blank(text) => None,
+        Block::Text { text, .. } => Some(text_block(text)),
         // Signatures hold for the model that made them, and reasoning without one is refused.
         Block::Thinking { thinking, signature: Some(signature) } if same_model => {
             let signature = if sabotage::by(Saboteur::DropSignatures) { "forged" } else { signature };
@@ -200,256 +242,6 @@ fn block(block: &Block, same_model: bool) -> Option<Value> {
             Some(json!({"type": "tool_use", "id": call_id(provider_id), "name": name, "input": input}))
         }
     }
-}
-
-/// An event of the stream. Types that are not listed, which the vendor may add at any time, are ignored.
-#[derive(Deserialize)]
-#[serde(tag = "type", rename_all = "snake_case")]
-enum Event {
-    MessageStart {
-        message: Start,
-    },
-    ContentBlockStart {
-        content_block: ContentBlock,
-    },
-    ContentBlockDelta {
-        delta: Delta,
-    },
-    ContentBlockStop {},
-    MessageDelta {
-        delta: MessageDelta,
-        #[serde(default)]
-        usage: Usage,
-    },
-    MessageStop {},
-    Error {
-        error: Problem,
-    },
-    #[serde(other)]
-    Other,
-}
-
-#[derive(Deserialize)]
-struct Start {
-    #[serde(default)]
-    usage: Usage,
-}
-
-#[derive(Deserialize)]
-#[serde(tag = "type", rename_all = "snake_case")]
-enum ContentBlock {
-    Text {
-        text: String,
-    },
-    Thinking {
-        thinking: String,
-    },
-    RedactedThinking {
-        data: String,
-    },
-    ToolUse {
-        id: String,
-        name: String,
-    },
-    #[serde(other)]
-    Other,
-}
-
-#[derive(Deserialize)]
-#[serde(tag = "type", rename_all = "snake_case")]
-enum Delta {
-    #[serde(rename = "text_delta")]
-    Text { text: String },
-    #[serde(rename = "thinking_delta")]
-    Thinking { thinking: String },
-    #[serde(rename = "signature_delta")]
-    Signature { signature: String },
-    #[serde(rename = "input_json_delta")]
-    InputJson { partial_json: String },
-    #[serde(other)]
-    Other,
-}
-
-#[derive(Deserialize)]
-struct MessageDelta {
-    stop_reason: Option<String>,
-}
-
-#[derive(Deserialize)]
-struct Problem {
-    #[serde(rename = "type")]
-    kind: String,
-    #[serde(default)]
-    message: String,
-}
-
-/// Counts are cumulative, and each may be absent.
-#[derive(Clone, Copy, Default, Deserialize)]
-#[serde(default)]
-struct Usage {
-    input_tokens: Option<u64>,
-    output_tokens: Option<u64>,
-    cache_read_input_tokens: Option<u64>,
-    cache_creation_input_tokens: Option<u64>,
-}
-
-/// The block that is open, with what has come of it.
-enum Open {
-    Text(String),
-    Thinking { thinking: String, signature: String },
-    Redacted(String),
-    Tool { id: String, name: String, input: String },
-    Ignored,
-}
-
-#[derive(Default)]
-struct Decoding {
-    blocks: Vec<Block>,
-    open: Option<Open>,
-    usage: Usage,
-    cut: bool,
-}
-
-impl Decoder for Decoding {
-    fn event(&mut self, event: &Sse, parts: &mut VecDeque<Part>) -> Result<(), ModelError> {
-        let Some(data) = event.data.as_deref() else { return Ok(()) };
-        let event = serde_json::from_str(data).map_err(|error| {
-            ModelError::new(
-                ModelErrorKind::Broken,
-                format!("the provider sent an event of no known form: {error}"),
-            )
-        })?;
-        match event {
-            Event::MessageStart { message } => self.count(message.usage),
-            Event::ContentBlockStart { content_block } => self.start(content_block, parts),
-            Event::ContentBlockDelta { delta } => self.delta(delta, parts),
-            Event::ContentBlockStop {} => self.stop(parts),
-            Event::MessageDelta { delta, usage } => {
-                self.count(usage);
-                self.cut = matches!(
-                    delta.stop_reason.as_deref(),
-                    Some("max_tokens" | "model_context_window_exceeded")
-                );
-            }
-            Event::MessageStop {} => parts.push_back(Part::Done(self.answer())),
-            Event::Error { error } => return Err(problem(&error)),
-            Event::Other => {}
-        }
-        Ok(())
-    }
-
-    fn spent(&self) -> Tokens {
-        self.usage.tokens()
-    }
-}
-
-impl Usage {
-    fn tokens(self) -> Tokens {
-        let counted = |count: Option<u64>| count.unwrap_or(0);
-        let (read, write) =
-            (counted(self.cache_read_input_tokens), counted(self.cache_creation_input_tokens));
-        Tokens {
-            // The vendor counts cached parts of the prompt beside `input_tokens`, not in it.
-            input: counted(self.input_tokens) + read + write,
-            output: counted(self.output_tokens),
-            cache_read: read,
-            cache_write: write,
-            // Not told apart from other output by the vendor.
-            reasoning: 0,
-        }
-    }
-}
-
-impl Decoding {
-    fn count(&mut self, usage: Usage) {
-        let ours = &mut self.usage;
-        ours.input_tokens = usage.input_tokens.or(ours.input_tokens);
-        ours.output_tokens = usage.output_tokens.or(ours.output_tokens);
-        ours.cache_read_input_tokens = usage.cache_read_input_tokens.or(ours.cache_read_input_tokens);
-        ours.cache_creation_input_tokens =
-            usage.cache_creation_input_tokens.or(ours.cache_creation_input_tokens);
-    }
-
-    fn start(&mut self, block: ContentBlock, parts: &mut VecDeque<Part>) {
-        let (open, kind, first) = match block {
-            ContentBlock::Text { text } => (Open::Text(text.clone()), Some(BlockType::Text), text),
-            ContentBlock::Thinking { thinking } => {
-                let open = Open::Thinking { thinking: thinking.clone(), signature: String::new() };
-                (open, Some(BlockType::Thinking), thinking)
-            }
-            ContentBlock::RedactedThinking { data } => (Open::Redacted(data), None, String::new()),
-            ContentBlock::ToolUse { id, name } => {
-                (Open::Tool { id, name, input: String::new() }, Some(BlockType::ToolUse), String::new())
-            }
-            ContentBlock::Other => (Open::Ignored, None, String::new()),
-        };
-        self.open = Some(open);
-        parts.extend(kind.map(Part::Start));
-        if !first.is_empty() {
-            parts.push_back(Part::Delta(first));
-        }
-    }
-
-    fn delta(&mut self, delta: Delta, parts: &mut VecDeque<Part>) {
-        match (delta, &mut self.open) {
-            (Delta::Text { text }, Some(Open::Text(all)))
-            | (Delta::Thinking { thinking: text }, Some(Open::Thinking { thinking: all, .. })) => {
-                all.push_str(&text);
-                parts.push_back(Part::Delta(text));
-            }
-            (Delta::Signature { signature }, Some(Open::Thinking { signature: all, .. })) => {
-                all.push_str(&signature);
-            }
-            (Delta::InputJson { partial_json }, Some(Open::Tool { input, .. })) => {
-                input.push_str(&partial_json);
-            }
-            // Kinds that we do not know, or a delta that does not fit its block: nothing we could show.
-            _ => {}
-        }
-    }
-
-    fn stop(&mut self, parts: &mut VecDeque<Part>) {
-        let (block, shown) = match self.open.take() {
-            Some(Open::Text(text)) => (Block::Text { text }, true),
-            Some(Open::Thinking { thinking, signature }) => {
-                let signature = Some(signature).filter(|signature| !signature.is_empty());
-                (Block::Thinking { thinking, signature }, true)
-            }
-            Some(Open::Redacted(data)) => (Block::RedactedThinking { data }, false),
-            Some(Open::Tool { id, name, input }) => (Block::ToolUse(tool_use(id, name, &input)), true),
-            Some(Open::Ignored) | None => return,
-        };
-        self.blocks.push(block);
-        if shown {
-            parts.push_back(Part::Stop);
-        }
-    }
-
-    fn answer(&mut self) -> Answer {
-        let mut blocks = std::mem::take(&mut self.blocks);
-        if self.cut
-            && let Some(Block::ToolUse(last)) = blocks.last_mut()
-        {
-            last.broken.get_or_insert_with(|| super::CUT_OFF.into());
-        }
-        Answer { blocks, usage: self.spent() }
-    }
-}
-
-fn tool_use(provider_id: String, name: String, input: &str) -> ToolUse {
-    let (input, broken) = super::tool_input(input);
-    ToolUse { call_id: CallId::new(), provider_id, name, input, broken }
-}
-
-fn problem(error: &Problem) -> ModelError {
-    // The error types of <https://docs.anthropic.com/en/api/errors>.
-    let kind = match error.kind.as_str() {
-        "authentication_error" | "permission_error" => ModelErrorKind::Auth,
-        "invalid_request_error" | "not_found_error" | "request_too_large" => ModelErrorKind::Refused,
-        "billing_error" => ModelErrorKind::Quota,
-        _ => ModelErrorKind::Busy,
-    };
-    ModelError::new(kind, format!("the provider broke its answer off: {} ({})", error.message, error.kind))
 }
 
 #[cfg(test)]

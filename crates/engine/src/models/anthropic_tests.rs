@@ -1,10 +1,12 @@
 //! The protocol as its documentation shows it, read in pieces of any size, and what is sent back.
 
+use contract::CallId;
 use pretty_assertions::assert_eq;
 
-use super::super::ToolSpec;
 use super::super::decoding::{answer, error, told};
 use super::super::media::tests::{image, pdf, plain};
+use super::super::profile::Effort;
+use super::super::{ModelErrorKind, Tokens};
 use super::*;
 
 /// A stream after the vendor's documentation: thinking with its signature in parts, text, pings, an event of a
@@ -181,18 +183,52 @@ fn a_call_that_the_answer_was_cut_off_in_is_marked() {
     assert_eq!(stopped_for("tool_use", "").broken, None);
 }
 
+#[test]
+fn a_call_may_come_whole_and_thinking_is_counted_where_it_is_told() {
+    let events = [
+        json!({"type": "message_start", "message": {"usage": {"input_tokens": 1, "service_tier": "standard"}}}),
+        json!({"type": "content_block_start", "index": 0, "content_block": {"type": "thinking",
+            "thinking": "Hm", "signature": "c2ln"}}),
+        json!({"type": "content_block_stop", "index": 0}),
+        json!({"type": "content_block_start", "index": 1, "content_block": {"type": "tool_use",
+            "id": "toolu_1", "name": "t", "input": {"a": 1}, "caller": {"type": "direct"}}}),
+        json!({"type": "content_block_stop", "index": 1}),
+        json!({"type": "content_block_start", "index": 2, "content_block": {"type": "server_tool_use",
+            "id": "srvtoolu_1", "name": "web_search", "input": {}}}),
+        json!({"type": "content_block_stop", "index": 2}),
+        json!({"type": "message_delta", "delta": {"stop_reason": "tool_use"}, "context_management": null,
+            "usage": {"output_tokens": 9, "output_tokens_details": {"thinking_tokens": 4}}}),
+        json!({"type": "message_delta", "delta": {}}),
+        json!({"type": "message_stop"}),
+    ];
+    let lines: Vec<String> = events.iter().map(|event| format!("data: {event}\n\n")).collect();
+    let stream = lines.concat();
+    let expected = [
+        "start Thinking",
+        "delta Hm",
+        "stop",
+        "start ToolUse",
+        "stop",
+        r#"thinking Hm Some("c2ln")"#,
+        r#"call toolu_1 t {"a":1} None"#,
+        "Tokens { input: 1, output: 9, cache_read: 0, cache_write: 0, reasoning: 4 }",
+    ];
+    assert_eq!(told(&stream, Decoding::default), expected);
+}
+
 fn call(provider_id: &str) -> Block {
     Block::ToolUse(ToolUse {
         call_id: CallId::new(),
         provider_id: provider_id.into(),
         name: "read_file".into(),
         input: json!({"path": "a"}),
+        signature: None,
         broken: None,
     })
 }
 
 fn text(text: &str) -> Block {
-    Block::Text { text: text.into() }
+    Block::Text { text: text.into(), signature: None }
 }
 
 fn conversation() -> Vec<Message> {
@@ -216,7 +252,32 @@ fn conversation() -> Vec<Message> {
 }
 
 fn request(messages: &[Message]) -> Request<'_> {
-    Request { system: "Be brief.", messages, tools: &[], thinking: false }
+    Request {
+        system: "Be brief.",
+        messages,
+        tools: &[],
+        thinking: false,
+        max_output: None,
+        may_call: true,
+        cache_key: "t",
+    }
+}
+
+/// The messages that are sent to the model `m`, without the marks for the cache.
+fn sent(messages: &[Message]) -> Value {
+    without_marks(body(&Profile::test("m"), &request(messages))["messages"].clone())
+}
+
+fn without_marks(mut value: Value) -> Value {
+    match &mut value {
+        Value::Object(fields) => {
+            fields.remove("cache_control");
+            fields.values_mut().for_each(|field| *field = without_marks(field.take()));
+        }
+        Value::Array(items) => items.iter_mut().for_each(|item| *item = without_marks(item.take())),
+        _ => {}
+    }
+    value
 }
 
 #[test]
@@ -238,33 +299,97 @@ fn what_the_model_said_goes_back_in_its_order_and_signed() {
         {"role": "user", "content": [{"type": "text", "text": "and?"}]},
     ]);
     let messages = conversation();
-    assert_eq!(body("m", &request(&messages))["messages"], expected);
+    assert_eq!(sent(&messages), expected);
 }
 
 #[test]
 fn another_model_is_not_shown_the_reasoning() {
     let messages = conversation();
-    let sent = body("other", &request(&messages))["messages"].to_string();
+    let sent = body(&Profile::test("other"), &request(&messages))["messages"].to_string();
     assert!(!sent.contains("thinking") && !sent.contains("c2ln") && sent.contains("toolu_2"), "{sent}");
 }
 
-#[test]
-fn tools_and_thinking_are_sent_where_there_are_any() {
-    let messages = [Message::user("hi")];
-    let plain = body("m", &request(&messages));
-    let fields: Vec<&String> = plain.as_object().unwrap().keys().collect();
-    assert_eq!(fields, ["max_tokens", "messages", "model", "stream", "system"]);
-    assert_eq!((&plain["system"], &plain["stream"]), (&json!("Be brief."), &json!(true)));
-    let tools = [ToolSpec {
-        name: "read_file".into(),
-        description: "Reads.".into(),
+fn tools() -> [ToolSpec; 2] {
+    ["read_file", "write_file"].map(|name| ToolSpec {
+        name: name.into(),
+        description: "Acts.".into(),
         input_schema: json!({"type": "object"}),
-    }];
-    let full = body("m", &Request { tools: &tools, thinking: true, ..request(&messages) });
-    let tool = json!({"name": "read_file", "description": "Reads.", "input_schema": {"type": "object"}});
-    assert_eq!(full["tools"], json!([tool]));
-    assert_eq!(full["thinking"], json!({"type": "enabled", "budget_tokens": THINKING_BUDGET}));
-    assert!(full["max_tokens"].as_u64().unwrap() > THINKING_BUDGET);
+    })
+}
+
+#[test]
+fn a_whole_request_has_the_documented_form() {
+    let mark = json!({"type": "ephemeral"});
+    let messages = [Message::user("hi")];
+    let mut expected = json!({
+        "model": "m",
+        "max_tokens": 32_000,
+        "stream": true,
+        "system": [{"type": "text", "text": "Be brief.", "cache_control": mark}],
+        "messages": [{"role": "user", "content": [{"type": "text", "text": "hi", "cache_control": mark}]}],
+    });
+    // Without tools there is nothing to forbid: the provider refuses the field then.
+    let plain = Request { may_call: false, ..request(&messages) };
+    assert_eq!(body(&Profile::test("m"), &plain), expected);
+    let tool = |name: &str| json!({"name": name, "description": "Acts.", "input_schema": {"type": "object"}});
+    insert(&mut expected, "tools", json!([tool("read_file"), tool("write_file")]));
+    insert(&mut expected, "tool_choice", json!({"type": "none"}));
+    insert(&mut expected, "thinking", json!({"type": "enabled", "budget_tokens": 16_000}));
+    let tools = tools();
+    let full = Request { tools: &tools, thinking: true, ..plain };
+    assert_eq!(body(&Profile::test("m"), &full), expected);
+    // Where there is no system's text the mark is on the tools.
+    let silent = body(&Profile::test("m"), &Request { system: " ", ..full });
+    assert_eq!((&silent["system"], &silent["tools"][1]["cache_control"]), (&json!(null), &mark));
+}
+
+#[test]
+fn how_a_model_thinks_is_up_to_it_and_to_the_bound_of_its_answer() {
+    let messages = [Message::user("hi")];
+    let asked = |thinking, max_output| {
+        let profile = Profile { thinking, ..Profile::test("m") };
+        let body = body(&profile, &Request { thinking: true, max_output, ..request(&messages) });
+        (body["max_tokens"].as_u64().unwrap(), body["thinking"].clone(), body["output_config"].clone())
+    };
+    let budget = |tokens: u64| json!({"type": "enabled", "budget_tokens": tokens});
+    for (tokens, max_output, max_tokens, thinking) in [
+        (16_000, None, 32_000, budget(16_000)),
+        (16_000, Some(90_000), 32_000, budget(16_000)),
+        (16_000, Some(10_000), 10_000, budget(8_976)),
+        (16_000, Some(2_048), 2_048, budget(1_024)),
+        (16_000, Some(2_047), 2_047, Value::Null),
+        (16_000, Some(5), 5, Value::Null),
+        (10, None, 32_000, budget(1_024)),
+        (90_000, None, 32_000, budget(30_976)),
+    ] {
+        assert_eq!(asked(Thinking::Budget(tokens), max_output), (max_tokens, thinking, Value::Null));
+    }
+    let adaptive = json!({"type": "adaptive", "display": "summarized"});
+    let expected = (900, adaptive, json!({"effort": "xhigh"}));
+    assert_eq!(asked(Thinking::Adaptive(Effort::Xhigh), Some(900)), expected);
+    for none in [Thinking::Off, Thinking::Effort(Effort::High)] {
+        assert_eq!(asked(none, None), (32_000, Value::Null, Value::Null));
+    }
+}
+
+#[test]
+fn each_request_begins_as_the_one_before_and_is_marked_where_that_one_ended() {
+    let all = conversation();
+    let tools = tools();
+    let asked = |messages: &[Message]| {
+        let thinks = Request { tools: &tools, thinking: true, ..request(messages) };
+        body(&Profile::test("m"), &thinks)
+    };
+    let begins = |end: usize| without_marks(asked(&all[..end])["messages"].clone());
+    let (first, second, third) = (begins(1), begins(3), begins(5));
+    for (earlier, later) in [(&first, &second), (&second, &third)] {
+        let earlier = earlier.as_array().unwrap();
+        assert_eq!(later.as_array().unwrap()[..earlier.len()], earlier[..]);
+    }
+    let whole = asked(&all);
+    assert_eq!(whole.to_string().matches("cache_control").count(), 3);
+    assert!(whole["messages"][2]["content"][1]["cache_control"].is_object(), "{whole}");
+    assert!(whole["messages"][3]["content"][0]["cache_control"].is_object(), "{whole}");
 }
 
 fn said(text: &str) -> Content {
@@ -300,7 +425,7 @@ fn what_a_person_attached_is_sent_in_its_order() {
         {"type": "document", "source": plain_source, "title": "c.txt"},
         {"type": "text", "text": "so?"},
     ]}]);
-    assert_eq!(body("m", &request(&messages))["messages"], expected);
+    assert_eq!(sent(&messages), expected);
 }
 
 #[test]
@@ -328,7 +453,7 @@ fn what_a_person_added_to_a_result_stands_within_it_or_behind_all_results() {
         text("To the result of the call toolu_3 the user added:"),
         image_block(),
     ]}]);
-    assert_eq!(body("m", &request(&messages))["messages"], expected);
+    assert_eq!(sent(&messages), expected);
 }
 
 #[test]
@@ -344,7 +469,7 @@ fn another_vendors_ids_are_spelt_in_the_characters_that_are_taken() {
             is_error: false,
         }]),
     ];
-    let sent = &body("m", &request(&messages))["messages"];
+    let sent = sent(&messages);
     assert_eq!(sent[0]["content"][0]["id"], "f_3a_0");
     assert_eq!(sent[1]["content"][0]["tool_use_id"], "f_3a_0");
 }

@@ -1,69 +1,27 @@
-//! Which model the environment names.
+//! The configuration of the gateway: what the environment, the catalog's `gateway.json` and a caller say, checked.
 //!
 //! A configuration that cannot work does not stop an engine: it starts, says what to set, and its turns end in
 //! an error that says the same. So what is wrong here is a reason, not a fault.
 
+use std::collections::BTreeMap;
 use std::fmt;
-use std::path::Path;
-use std::sync::Arc;
+use std::io::{ErrorKind, Read as _};
+use std::path::{Path, PathBuf};
 
-use secrecy::SecretString;
+use serde_json::{Value, json};
 use service::env::{Env, Faults, Reader};
 
-use super::anthropic::Anthropic;
-use super::openai::OpenAi;
-use super::scripted::{Script, Scripted};
-use super::{ChatModel, ModelError, ModelErrorKind};
+use super::address::Address;
+use super::assemble::assemble;
+use super::document::{Api, Document, Entry, Key, parse, thinking_form};
+use super::keys::{ANY_KEY, Trust, is_key_name};
+use super::provider::Provider;
+use super::{Budgets, ModelError, ModelErrorKind, RetryPolicy, Routes};
 
-/// The providers by the names that `LLM_PROVIDER` takes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Provider {
-    Anthropic,
-    OpenAi,
-    OpenAiCompatible,
-    Scripted,
-}
-
-impl Provider {
-    fn from_name(name: &str) -> Option<Self> {
-        Some(match name {
-            "anthropic" => Self::Anthropic,
-            "openai" => Self::OpenAi,
-            "openai-compatible" => Self::OpenAiCompatible,
-            "scripted" => Self::Scripted,
-            _ => return None,
-        })
-    }
-
-    /// The variable that holds this provider's key, beside `LLM_API_KEY`.
-    const fn key_variable(self) -> &'static str {
-        match self {
-            Self::Anthropic => "ANTHROPIC_API_KEY",
-            Self::OpenAi => "OPENAI_API_KEY",
-            Self::OpenAiCompatible => "OPENAI_COMPATIBLE_API_KEY",
-            // It needs none.
-            Self::Scripted => "LLM_API_KEY",
-        }
-    }
-
-    /// The model where `LLM_MODEL` names none.
-    const fn default_model(self) -> Option<&'static str> {
-        match self {
-            Self::Anthropic => Some("claude-sonnet-4-5"),
-            Self::OpenAi => Some("gpt-5"),
-            Self::OpenAiCompatible | Self::Scripted => None,
-        }
-    }
-
-    /// The vendor's own address, as its SDKs take it.
-    const fn default_base(self) -> Option<&'static str> {
-        match self {
-            Self::Anthropic => Some("https://api.anthropic.com"),
-            Self::OpenAi => Some("https://api.openai.com/v1"),
-            Self::OpenAiCompatible | Self::Scripted => None,
-        }
-    }
-}
+/// The catalog's configuration.
+const FILE: &str = "gateway.json";
+/// The most bytes of it that are read.
+const MAX_FILE: u64 = 1024 * 1024;
 
 /// Why no model can be used, and what to set: all of it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -73,6 +31,15 @@ impl NotConfigured {
     /// Each fault.
     pub const fn faults(&self) -> &Faults {
         &self.0
+    }
+
+    /// The faults of both.
+    pub(crate) fn and(&self, other: &Self) -> Self {
+        let none = BTreeMap::new();
+        let mut reader = Reader::new(&none);
+        reader.extend(&self.0);
+        reader.extend(&other.0);
+        Self(reader.finish(None::<()>).err().unwrap_or_else(|| self.0.clone()))
     }
 }
 
@@ -89,81 +56,240 @@ impl From<NotConfigured> for ModelError {
     }
 }
 
-/// The model that `env` names.
-///
-/// # Errors
-/// Why none can be used.
-pub fn model(env: &dyn Env) -> Result<Arc<dyn ChatModel>, NotConfigured> {
-    let mut reader = Reader::new(env);
-    let model = match provider(&mut reader) {
-        Some(Provider::Scripted) => scripted(&mut reader),
-        Some(provider) => remote(&mut reader, provider),
-        None => None,
-    };
-    reader.finish(model).map_err(NotConfigured)
+/// A configuration that works.
+pub struct Checked {
+    /// As `gateway.json` would say it. Holds no key.
+    pub document: Value,
+    /// The models.
+    pub routes: Routes,
 }
 
-fn scripted(reader: &mut Reader<'_>) -> Option<Arc<dyn ChatModel>> {
-    let name = reader.text("LLM_MODEL").unwrap_or_else(|| "scripted".to_owned());
-    let path = reader.text("LLM_SCRIPT_PATH");
-    let script = match &path {
-        Some(path) => Script::load(Path::new(path)),
-        None => Script::built_in(),
-    };
-    match script {
-        Ok(script) => Some(Arc::new(Scripted::new(name, script))),
-        Err(error) => {
-            reader.fault("LLM_SCRIPT_PATH", path, &format!("a script of rules, but {error}"));
-            None
-        }
+/// The catalog's `gateway.json`.
+#[derive(Default)]
+pub struct Catalog {
+    /// What it says, where there is one.
+    pub checked: Option<Checked>,
+    /// Where it lets keys go. Empty where there is none.
+    pub trust: CatalogTrust,
+}
+
+/// Where the catalog lets keys of the environment go.
+#[derive(Clone, Debug, Default)]
+pub struct CatalogTrust(Option<Trust>);
+
+/// Where configurations come from.
+pub struct Sources {
+    // Holds keys, so it cannot be printed.
+    env: BTreeMap<String, String>,
+    file: Option<PathBuf>,
+}
+
+impl Sources {
+    /// What the gateway needs of `env`, and the `gateway.json` in the folder `catalog`.
+    pub fn new(env: &dyn Env, catalog: Option<&Path>) -> Self {
+        let needed = |name: &String| name.starts_with("LLM_") || is_key_name(name);
+        let value = |name: String| Some((name.clone(), env.get(&name)?));
+        let env = env.names().into_iter().filter(needed).filter_map(value).collect();
+        Self { env, file: catalog.map(|catalog| catalog.join(FILE)) }
+    }
+
+    /// What the environment says.
+    ///
+    /// # Errors
+    /// It names no model that can be used.
+    pub fn environment(&self) -> Result<Checked, NotConfigured> {
+        environment(&self.env)
+    }
+
+    /// What the catalog says. Reads a file.
+    ///
+    /// # Errors
+    /// Its file cannot be read, or is faulty.
+    pub fn catalog(&self) -> Result<Catalog, NotConfigured> {
+        let Some(file) = &self.file else { return Ok(Catalog::default()) };
+        let mut reader = Reader::new(&self.env);
+        let value = match read(file) {
+            Ok(None) => return Ok(Catalog::default()),
+            Ok(value) => value,
+            Err(error) => {
+                reader.fault(FILE, Some(file.display().to_string()), &format!("a file of JSON, but {error}"));
+                None
+            }
+        };
+        let document = value.as_ref().and_then(|value| parse(FILE, value, &mut reader));
+        let trust = document.as_ref().map(|document| owned(&mut reader).with_catalog(document));
+        let routes = document
+            .zip(trust.clone())
+            .and_then(|(document, trust)| assemble(FILE, &document, &trust, &mut reader));
+        let checked = value.zip(routes).map(|(document, routes)| Checked { document, routes });
+        let checked = reader.finish(checked).map_err(NotConfigured)?;
+        Ok(Catalog { checked: Some(checked), trust: CatalogTrust(trust) })
+    }
+
+    /// What the catalog says, else what the environment says; with where the catalog lets keys go. Reads a file.
+    ///
+    /// # Errors
+    /// The catalog's file is faulty, or there is none and the environment names no model that can be used.
+    pub fn first(&self) -> Result<(Checked, CatalogTrust), NotConfigured> {
+        let Catalog { checked, trust } = self.catalog()?;
+        Ok((checked.map_or_else(|| self.environment(), Ok)?, trust))
+    }
+
+    /// What a caller says, who may send keys only where the environment and the catalog let them go.
+    ///
+    /// # Errors
+    /// It is faulty, or would send a key elsewhere.
+    pub fn given(&self, document: Value, catalog: &CatalogTrust) -> Result<Checked, NotConfigured> {
+        const ROOT: &str = "config";
+        let mut reader = Reader::new(&self.env);
+        let trust = catalog.0.clone().unwrap_or_else(|| owned(&mut reader));
+        let parsed = parse(ROOT, &document, &mut reader);
+        let routes = parsed.and_then(|parsed| assemble(ROOT, &parsed, &trust, &mut reader));
+        let routes = reader.finish(routes).map_err(NotConfigured)?;
+        Ok(Checked { document, routes })
     }
 }
 
-fn remote(reader: &mut Reader<'_>, provider: Provider) -> Option<Arc<dyn ChatModel>> {
-    let name = match (reader.text("LLM_MODEL"), provider.default_model()) {
+/// The JSON in `file`; none where there is no such file.
+fn read(file: &Path) -> std::io::Result<Option<Value>> {
+    let mut bytes = Vec::new();
+    match std::fs::File::open(file) {
+        Ok(file) => file.take(MAX_FILE + 1).read_to_end(&mut bytes)?,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    if u64::try_from(bytes.len()).is_ok_and(|length| length > MAX_FILE) {
+        return Err(std::io::Error::other("it is larger than 1 MiB"));
+    }
+    Ok(Some(serde_json::from_slice(&bytes)?))
+}
+
+/// The models that `env` names, and nothing that stands in for them.
+///
+/// # Errors
+/// Why none can be used.
+pub fn routes(env: &dyn Env) -> Result<Routes, NotConfigured> {
+    environment(env).map(|checked| checked.routes)
+}
+
+fn environment(env: &dyn Env) -> Result<Checked, NotConfigured> {
+    let mut reader = Reader::new(env);
+    let entry = provider(&mut reader).and_then(|provider| entry(&mut reader, provider));
+    let routes = entry.as_ref().and_then(|entry| {
+        let trust = Trust { owner: Some(entry.provider), base: entry.base.clone(), ..Trust::default() };
+        let models = BTreeMap::from([(entry.model.clone(), entry.clone())]);
+        let document = Document {
+            models,
+            default: entry.model.clone(),
+            planner: None,
+            fallbacks: Vec::new(),
+            retry: RetryPolicy::default(),
+            budgets: Budgets::default(),
+        };
+        assemble("", &document, &trust, &mut reader)
+    });
+    let (routes, entry) = reader.finish(routes.zip(entry)).map_err(NotConfigured)?;
+    Ok(Checked { document: document_of(&entry), routes })
+}
+
+/// The environment's model.
+fn entry(reader: &mut Reader<'_>, provider: Provider) -> Option<Entry> {
+    let filled = |text: &str| Some(text.to_owned());
+    let model = match (reader.text("LLM_MODEL"), provider.default_model()) {
         (None, Some(default)) => Some(default.to_owned()),
-        _ => reader.required("LLM_MODEL", "the model's name", |text| Some(text.to_owned())),
+        _ => reader.required("LLM_MODEL", "the model's name", filled),
     };
-    let address = |text: &str| {
-        let known = text.starts_with("http://") || text.starts_with("https://");
-        known.then(|| text.to_owned())
+    let base = match provider {
+        Provider::Scripted => None,
+        _ => base(reader, provider.default_base().is_none()),
     };
-    let must_be = "the provider's address, which begins with http:// or https://";
-    let base = match (reader.text("LLM_BASE_URL"), provider.default_base()) {
-        (None, Some(default)) => Some(default.to_owned()),
-        _ => reader.required("LLM_BASE_URL", must_be, address),
-    };
-    let own = provider.key_variable();
-    let key = match reader.text(own).or_else(|| reader.text("LLM_API_KEY")) {
-        Some(key) => Some(key),
-        // Local servers take any key, so none need be set for them.
-        None if provider == Provider::OpenAiCompatible => Some("none".to_owned()),
-        None => reader.required_secret(own, "the provider's key (or LLM_API_KEY is)", |_| None),
-    };
-    let (name, base, key) = (name?, base?, SecretString::from(key?));
-    Some(match provider {
-        Provider::Anthropic => Arc::new(Anthropic::new(&base, name, key)),
-        Provider::OpenAi | Provider::OpenAiCompatible | Provider::Scripted => {
-            Arc::new(OpenAi::new(&base, name, key))
-        }
+    if provider.wants_key() && reader.text(ANY_KEY).is_none() {
+        let own = provider.key_variable().unwrap_or(ANY_KEY);
+        reader.required_secret(own, "the provider's key (or LLM_API_KEY is)", filled)?;
+    }
+    let model = model?;
+    let limits = provider.limits(&model);
+    Some(Entry {
+        provider,
+        base,
+        key: Key::Usual,
+        api: Api::Chat,
+        context_window: limits.context_window,
+        max_output: limits.max_output,
+        thinking: provider.thinking(&model),
+        prices: None,
+        model,
     })
+}
+
+/// `LLM_BASE_URL`.
+fn base(reader: &mut Reader<'_>, required: bool) -> Option<Address> {
+    match reader.text("LLM_BASE_URL") {
+        None if !required => None,
+        // What it holds instead may have a password or a key in it.
+        Some(text) if text.contains(['@', '?', '#']) && Address::parse(&text).is_none() => {
+            reader.fault("LLM_BASE_URL", Some("***".into()), Address::MUST_BE);
+            None
+        }
+        _ => reader.required("LLM_BASE_URL", Address::MUST_BE, Address::parse),
+    }
+}
+
+/// The environment's model as `gateway.json` would say it.
+fn document_of(entry: &Entry) -> Value {
+    let mut model = json!({
+        "provider": entry.provider.name(),
+        "model": entry.model,
+        "context_window": entry.context_window,
+        "max_output": entry.max_output,
+    });
+    if let Some(base) = &entry.base {
+        super::http::insert(&mut model, "base_url", Value::from(base.as_str()));
+    }
+    if entry.provider != Provider::Scripted {
+        super::http::insert(&mut model, "thinking", thinking_form(entry.thinking));
+    }
+    let name = entry.model.as_str();
+    let retry = RetryPolicy::default();
+    json!({
+        "models": {name: model},
+        "default": name,
+        "fallbacks": [],
+        "retry": {"max_attempts": retry.max_attempts, "max_seconds": retry.max_elapsed.as_secs()},
+        "budgets": {},
+    })
+}
+
+/// Where the environment lets its keys go.
+fn owned(reader: &mut Reader<'_>) -> Trust {
+    let named = reader.text("LLM_PROVIDER").map(|name| Provider::from_name(&name));
+    let only = || match *with_key(reader) {
+        [only] => Some(only),
+        _ => None,
+    };
+    let owner = named.unwrap_or_else(only);
+    let base = base(reader, false);
+    Trust { owner, base, ..Trust::default() }
+}
+
+/// The vendors whose keys are set.
+fn with_key(reader: &Reader<'_>) -> Box<[Provider]> {
+    let set =
+        |vendor: &Provider| vendor.key_variable().is_some_and(|variable| reader.text(variable).is_some());
+    Provider::VENDORS.into_iter().filter(set).collect()
 }
 
 /// `LLM_PROVIDER`, or the one provider whose key is set.
 fn provider(reader: &mut Reader<'_>) -> Option<Provider> {
-    const NAMES: &str = "anthropic, openai, openai-compatible or scripted";
     if reader.text("LLM_PROVIDER").is_some() {
-        return reader.required("LLM_PROVIDER", NAMES, Provider::from_name);
+        return reader.required("LLM_PROVIDER", Provider::NAMES, Provider::from_name);
     }
-    let vendors = [Provider::Anthropic, Provider::OpenAi];
-    let with_key: Vec<Provider> =
-        vendors.into_iter().filter(|vendor| reader.text(vendor.key_variable()).is_some()).collect();
-    let must_be = match *with_key {
+    let must_be = match *with_key(reader) {
         [only] => return Some(only),
-        [] => NAMES.to_owned(),
-        _ => {
-            let keys: Vec<&str> = with_key.iter().map(|vendor| vendor.key_variable()).collect();
-            format!("{NAMES}, since {} are set", keys.join(" and "))
+        [] => Provider::NAMES.to_owned(),
+        ref several => {
+            let keys: Vec<&str> = several.iter().filter_map(|vendor| vendor.key_variable()).collect();
+            format!("{}, since {} are set", Provider::NAMES, keys.join(" and "))
         }
     };
     reader.fault("LLM_PROVIDER", None, &must_be);
@@ -171,51 +297,5 @@ fn provider(reader: &mut Reader<'_>) -> Option<Provider> {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::collections::BTreeMap;
-
-    use super::*;
-
-    fn chosen(pairs: &[(&str, &str)]) -> Result<String, String> {
-        let env: BTreeMap<String, String> =
-            pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
-        model(&env).map(|model| model.name().to_owned()).map_err(|reason| reason.to_string())
-    }
-
-    #[test]
-    fn a_complete_configuration_is_taken() {
-        for (pairs, name) in [
-            (&[("LLM_PROVIDER", "scripted")][..], "scripted"),
-            (&[("LLM_PROVIDER", "anthropic"), ("LLM_API_KEY", "k"), ("LLM_MODEL", "m")], "m"),
-            (&[("ANTHROPIC_API_KEY", "k")], "claude-sonnet-4-5"),
-            (&[("OPENAI_API_KEY", "k"), ("LLM_MODEL", "m")], "m"),
-            (
-                &[("LLM_PROVIDER", "openai-compatible"), ("LLM_BASE_URL", "http://h/v1"), ("LLM_MODEL", "m")],
-                "m",
-            ),
-        ] {
-            assert_eq!(chosen(pairs), Ok(name.to_owned()));
-        }
-    }
-
-    #[test]
-    fn what_is_missing_is_named_and_no_key_is_shown() {
-        for (pairs, named) in [
-            (&[][..], "LLM_PROVIDER is not set"),
-            (&[("LLM_PROVIDER", "clippy")], "LLM_PROVIDER is `clippy`"),
-            (&[("LLM_PROVIDER", "anthropic")], "ANTHROPIC_API_KEY is not set"),
-            (&[("LLM_PROVIDER", "openai")], "OPENAI_API_KEY is not set"),
-            (
-                &[("ANTHROPIC_API_KEY", "hunter2"), ("OPENAI_API_KEY", "k")],
-                "ANTHROPIC_API_KEY and OPENAI_API_KEY",
-            ),
-            (&[("LLM_PROVIDER", "openai-compatible"), ("LLM_MODEL", "m")], "LLM_BASE_URL is not set"),
-            (&[("LLM_PROVIDER", "openai-compatible"), ("LLM_BASE_URL", "http://h")], "LLM_MODEL is not set"),
-            (&[("OPENAI_API_KEY", "hunter2"), ("LLM_BASE_URL", "ftp://h")], "LLM_BASE_URL is `ftp://h`"),
-            (&[("LLM_PROVIDER", "scripted"), ("LLM_SCRIPT_PATH", "/nowhere.yaml")], "/nowhere.yaml"),
-        ] {
-            let reason = chosen(pairs).unwrap_err();
-            assert!(reason.contains(named) && !reason.contains("hunter2"), "{reason}");
-        }
-    }
-}
+#[path = "config_tests.rs"]
+mod tests;

@@ -65,7 +65,7 @@ fn lines(parts: Vec<Result<Part, ModelError>>) -> Vec<String> {
 
 fn line(block: &Block) -> String {
     match block {
-        Block::Text { text } => format!("text {text}"),
+        Block::Text { text, .. } => format!("text {text}"),
         Block::Thinking { thinking, signature } => format!("thinking {thinking} {signature:?}"),
         Block::RedactedThinking { data } => format!("redacted {data}"),
         Block::ToolUse(call) => {

@@ -11,22 +11,83 @@ use contract::content::MediaKind;
 
 use super::{Content, Media};
 
-const IMAGE_TYPES: [&str; 4] = ["image/jpeg", "image/png", "image/gif", "image/webp"];
 /// The type of a PDF.
 pub(super) const PDF: &str = "application/pdf";
 /// The type of a plain text.
 pub(super) const PLAIN_TEXT: &str = "text/plain";
 
-/// Whether the vendors' models take such media: each vendor documents the same types.
-pub(super) fn taken(kind: MediaKind, media_type: &str) -> Result<(), String> {
-    let (what, types) = match kind {
-        MediaKind::Image => ("images", &IMAGE_TYPES[..]),
-        MediaKind::Document => ("documents", &[PDF, PLAIN_TEXT][..]),
-    };
-    if types.contains(&media_type) {
-        return Ok(());
+/// The types of media that a vendor's models take.
+#[derive(Debug)]
+pub(super) struct Types {
+    images: &'static [&'static str],
+    documents: &'static [&'static str],
+}
+
+/// What Anthropic and OpenAI take: both document the same types.
+const COMMON: Types =
+    Types { images: &["image/jpeg", "image/png", "image/gif", "image/webp"], documents: &[PDF, PLAIN_TEXT] };
+
+/// What Gemini takes (<https://ai.google.dev/gemini-api/docs/image-understanding#supported-formats>); plain texts are
+/// sent as texts.
+pub(super) const GEMINI: Types = Types {
+    images: &["image/jpeg", "image/png", "image/webp", "image/heic", "image/heif"],
+    documents: &[PDF, PLAIN_TEXT],
+};
+
+/// What Ollama takes: the images that its SDK knows (ollama-python, `_types.py`) and, as texts, plain texts.
+pub(super) const OLLAMA: Types =
+    Types { images: &["image/jpeg", "image/png", "image/webp"], documents: &[PLAIN_TEXT] };
+
+impl Types {
+    /// Whether such media are taken.
+    ///
+    /// # Errors
+    /// Why they are not and what is, for a person.
+    pub(super) fn take(&self, kind: MediaKind, media_type: &str) -> Result<(), String> {
+        let (what, types) = match kind {
+            MediaKind::Image => ("images", self.images),
+            MediaKind::Document => ("documents", self.documents),
+        };
+        if types.contains(&media_type) {
+            return Ok(());
+        }
+        Err(format!("the model takes {what} of the types {}, not {media_type}", types.join(", ")))
     }
-    Err(format!("the model takes {what} of the types {}, not {media_type}", types.join(", ")))
+
+    /// What is sent of `content`: nothing of a blank text, which providers refuse.
+    pub(super) fn sendable<'a>(&self, content: &'a Content) -> Option<Sendable<'a>> {
+        match content {
+            Content::Text { text } | Content::Note { text } if is_blank(text) => None,
+            Content::Text { text } | Content::Note { text } => Some(Sendable::Text(text.into())),
+            Content::Media(media) => Some(self.media(media)),
+        }
+    }
+
+    fn media<'a>(&self, media: &'a Media) -> Sendable<'a> {
+        let name = media.name.as_deref().filter(|name| !is_blank(name));
+        let told = |what: &str| Sendable::Text(told(media.kind, name, what).into());
+        let Some(data) = &media.data else { return told("is no longer stored") };
+        if self.take(media.kind, &media.media_type).is_err() {
+            return told("is of a type that this model does not take");
+        }
+        match media.kind {
+            MediaKind::Image => {
+                Sendable::Image { media_type: &media.media_type, base64: STANDARD.encode(data) }
+            }
+            MediaKind::Document if media.media_type == PDF => {
+                Sendable::Pdf { name, base64: STANDARD.encode(data) }
+            }
+            MediaKind::Document => match String::from_utf8_lossy(data) {
+                text if is_blank(&text) => told("is empty"),
+                text => Sendable::Plain { name, text },
+            },
+        }
+    }
+}
+
+/// Whether the models of Anthropic and OpenAI take such media.
+pub(super) fn taken(kind: MediaKind, media_type: &str) -> Result<(), String> {
+    COMMON.take(kind, media_type)
 }
 
 /// What is sent of a content.
@@ -43,32 +104,17 @@ pub(super) enum Sendable<'a> {
 }
 
 impl<'a> Sendable<'a> {
-    /// What is sent of `content`: nothing of a blank text, which providers refuse.
+    /// What is sent of `content` to the models of Anthropic and OpenAI.
     pub(super) fn of(content: &'a Content) -> Option<Self> {
-        match content {
-            Content::Text { text } if is_blank(text) => None,
-            Content::Text { text } => Some(Self::Text(text.into())),
-            Content::Media(media) => Some(Self::of_media(media)),
-        }
+        COMMON.sendable(content)
     }
+}
 
-    fn of_media(media: &'a Media) -> Self {
-        let name = media.name.as_deref().filter(|name| !is_blank(name));
-        let told = |what: &str| Self::Text(told(media.kind, name, what).into());
-        let Some(data) = &media.data else { return told("is no longer stored") };
-        if taken(media.kind, &media.media_type).is_err() {
-            return told("is of a type that this model does not take");
-        }
-        match media.kind {
-            MediaKind::Image => Self::Image { media_type: &media.media_type, base64: STANDARD.encode(data) },
-            MediaKind::Document if media.media_type == PDF => {
-                Self::Pdf { name, base64: STANDARD.encode(data) }
-            }
-            MediaKind::Document => match String::from_utf8_lossy(data) {
-                text if is_blank(&text) => told("is empty"),
-                text => Self::Plain { name, text },
-            },
-        }
+/// A document of plain text, where there are only texts.
+pub(super) fn titled(name: Option<&str>, text: &str) -> String {
+    match name {
+        Some(name) => format!("Document {name}:\n\n{text}"),
+        None => text.to_owned(),
     }
 }
 

@@ -33,7 +33,7 @@ pub(in super::super) fn plain(name: &str) -> Content {
 #[test]
 fn what_is_taken_is_said_where_something_is_not() {
     use MediaKind::{Document, Image};
-    for media_type in IMAGE_TYPES {
+    for &media_type in COMMON.images {
         assert_eq!(taken(Image, media_type), Ok(()));
         assert!(taken(Document, media_type).is_err());
     }
@@ -44,6 +44,16 @@ fn what_is_taken_is_said_where_something_is_not() {
     let refused = taken(Image, "image/tiff").unwrap_err();
     assert!(refused.contains("image/webp") && refused.contains("not image/tiff"), "{refused}");
     assert!(taken(Document, "text/html").unwrap_err().contains("application/pdf, text/plain"));
+
+    assert_eq!(GEMINI.take(Document, PDF), Ok(()));
+    assert_eq!(GEMINI.take(Image, "image/heic"), Ok(()));
+    assert_eq!(OLLAMA.take(Image, "image/webp"), Ok(()));
+    for vendor in [&GEMINI, &OLLAMA] {
+        assert!(vendor.take(Image, "image/gif").is_err());
+        assert_eq!(vendor.take(Document, PLAIN_TEXT), Ok(()));
+    }
+    let refused = OLLAMA.take(Document, PDF).unwrap_err();
+    assert_eq!(refused, "the model takes documents of the types text/plain, not application/pdf");
 }
 
 #[test]
@@ -61,6 +71,8 @@ fn what_cannot_be_sent_is_told_as_a_text() {
         assert_eq!(Sendable::of(&content), Some(Sendable::Text(expected.into())));
     }
     assert_eq!(Sendable::of(&Content::Text { text: "\n ".into() }), None);
+    let not_taken = "[The document a.pdf is of a type that this model does not take.]";
+    assert_eq!(OLLAMA.sendable(&pdf(Some("a.pdf"))), Some(Sendable::Text(not_taken.into())));
 }
 
 #[test]

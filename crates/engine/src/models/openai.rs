@@ -1,32 +1,47 @@
 //! The OpenAI Chat Completions protocol (<https://platform.openai.com/docs/api-reference/chat>).
 
-use std::collections::VecDeque;
+mod decoding;
 
-use contract::CallId;
 use contract::content::MediaKind;
-use contract::event::BlockType;
 use reqwest::header::AUTHORIZATION;
 use secrecy::SecretString;
-use serde::Deserialize;
 use serde_json::{Value, json};
-use sse_stream::Sse;
+use sha2::{Digest as _, Sha256};
 
-use super::http::{Decoder, Endpoint, call, insert};
+use self::decoding::Decoding;
+use super::http::{Endpoint, call, insert};
 use super::media::{self, PDF, Sendable, is_blank};
-use super::{
-    Answer, Block, ChatModel, Content, Message, ModelError, ModelErrorKind, Part, Parts, Request, Tokens,
-    ToolReply, ToolUse,
-};
+use super::profile::{Effort, Profile, Thinking};
+use super::{Block, ChatModel, Content, Message, Parts, Request, ToolReply, ToolSpec, ToolUse};
 
 /// A model that speaks OpenAI Chat Completions.
 pub(super) struct OpenAi {
-    model: String,
+    profile: Profile,
+    dialect: Dialect,
     endpoint: Endpoint,
+}
+
+/// Whose form of the protocol is spoken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Dialect {
+    /// The vendor's own.
+    Own,
+    /// That of the many servers that took the protocol over, some of which refuse what is newer.
+    Compatible,
 }
 
 impl OpenAi {
     /// `base` is the vendor's address or one that stands in for it, as the vendor's SDKs take it: with `/v1`.
-    pub(super) fn new(base: &str, model: String, key: SecretString) -> Self {
+    pub(super) fn new(base: &str, profile: Profile, key: Option<SecretString>) -> Self {
+        Self::with(Dialect::Own, base, profile, key)
+    }
+
+    /// A model of a server that is compatible with the vendor's; `base` as for [`Self::new`].
+    pub(super) fn compatible(base: &str, profile: Profile, key: Option<SecretString>) -> Self {
+        Self::with(Dialect::Compatible, base, profile, key)
+    }
+
+    fn with(dialect: Dialect, base: &str, profile: Profile, key: Option<SecretString>) -> Self {
         let endpoint = Endpoint {
             url: format!("{}/chat/completions", base.trim_end_matches('/')),
             key_header: AUTHORIZATION,
@@ -34,13 +49,13 @@ impl OpenAi {
             key,
             headers: &[],
         };
-        Self { model, endpoint }
+        Self { profile, dialect, endpoint }
     }
 }
 
 impl ChatModel for OpenAi {
     fn name(&self) -> &str {
-        &self.model
+        &self.profile.model
     }
 
     fn takes(&self, kind: MediaKind, media_type: &str) -> Result<(), String> {
@@ -48,42 +63,70 @@ impl ChatModel for OpenAi {
     }
 
     fn ask(&self, request: &Request<'_>) -> Parts {
-        call(self.endpoint.clone(), body(&self.model, request), Decoding::default())
+        call(self.endpoint.clone(), body(self.dialect, &self.profile, request), Decoding::default())
     }
 }
 
-fn body(model: &str, request: &Request<'_>) -> Value {
+fn body(dialect: Dialect, profile: &Profile, request: &Request<'_>) -> Value {
     let mut messages = vec![json!({"role": "system", "content": request.system})];
-    messages.extend(request.messages.iter().flat_map(message));
+    messages.extend(request.messages.iter().flat_map(|each| message(&profile.model, each)));
     let mut body = json!({
-        "model": model,
+        "model": profile.model,
         "stream": true,
         "stream_options": {"include_usage": true},
         "messages": messages,
     });
-    if !request.tools.is_empty() {
-        let tools = request.tools.iter().map(|tool| {
-            json!({
-                "type": "function",
-                "function": {
-                    "name": tool.name, "description": tool.description, "parameters": tool.input_schema,
-                },
-            })
-        });
-        insert(&mut body, "tools", tools.collect());
+    let bound = |tokens: u64| json!(tokens.min(profile.max_output));
+    match (dialect, request.max_output) {
+        (Dialect::Own, max_output) => {
+            insert(&mut body, "max_completion_tokens", bound(max_output.unwrap_or(profile.max_output)));
+            insert(&mut body, "prompt_cache_key", json!(cache_key(request.cache_key)));
+        }
+        (Dialect::Compatible, Some(max_output)) => insert(&mut body, "max_tokens", bound(max_output)),
+        // Local servers refuse a bound that does not fit into the window beside the prompt, and know their own.
+        (Dialect::Compatible, None) => {}
     }
-    if request.thinking {
-        insert(&mut body, "reasoning_effort", json!("high"));
+    if !request.tools.is_empty() {
+        insert(&mut body, "tools", request.tools.iter().map(tool).collect());
+        if !request.may_call {
+            insert(&mut body, "tool_choice", json!("none"));
+        }
+    }
+    // A question beside the conversation is to be answered and not pondered.
+    let effort = match (profile.thinking, request.thinking, request.may_call) {
+        (Thinking::Effort(effort) | Thinking::Adaptive(effort), true, _) => Some(effort),
+        (Thinking::Effort(_) | Thinking::Adaptive(_), false, false) => Some(Effort::Low),
+        _ => None,
+    };
+    if let Some(effort) = effort {
+        insert(&mut body, "reasoning_effort", json!(effort));
     }
     body
 }
 
-fn message(message: &Message) -> Vec<Value> {
+/// `key` as the vendor takes it: "Expected a string with maximum length 64".
+pub(super) fn cache_key(key: &str) -> String {
+    const MAX: usize = 64;
+    if key.chars().count() <= MAX {
+        return key.to_owned();
+    }
+    Sha256::digest(key).iter().map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().concat()
+}
+
+fn tool(tool: &ToolSpec) -> Value {
+    let function =
+        json!({"name": tool.name, "description": tool.description, "parameters": tool.input_schema});
+    json!({"type": "function", "function": function})
+}
+
+fn message(model: &str, message: &Message) -> Vec<Value> {
     match message {
         Message::User { content } => {
             user(content.iter().filter_map(Piece::of).collect()).into_iter().collect()
         }
-        Message::Assistant { blocks, .. } => assistant(blocks).into_iter().collect(),
+        Message::Assistant { model: author, blocks } => {
+            assistant(blocks, author == model).into_iter().collect()
+        }
         Message::Results(replies) => results(replies),
     }
 }
@@ -166,23 +209,23 @@ fn result(reply: &ToolReply) -> (Value, Vec<Piece>) {
     (json!({"role": "tool", "tool_call_id": reply.provider_id, "content": content}), media)
 }
 
-/// This protocol has one text and a list of calls per message, and takes no reasoning back. An answer of nothing
-/// else is not sent.
-fn assistant(blocks: &[Block]) -> Option<Value> {
+/// This protocol has one text and a list of calls per message. An answer of nothing else is not sent.
+fn assistant(blocks: &[Block], same_model: bool) -> Option<Value> {
+    let mut message = json!({"role": "assistant"});
     let mut text = String::new();
     let mut calls = Vec::new();
     for block in blocks {
         match block {
-            Block::Text { text: more } => text.push_str(more),
-            Block::ToolUse(call) => calls.push(json!({
-                "id": call.provider_id,
-                "type": "function",
-                "function": {"name": call.name, "arguments": call.input.to_string()},
-            })),
+            Block::Text { text: more, .. } => text.push_str(more),
+            Block::ToolUse(call) => calls.push(tool_call(call, same_model)),
+            Block::Thinking { thinking, signature: Some(signature) } if same_model => {
+                if let Some((field, reasoning)) = reasoning(thinking, signature) {
+                    insert(&mut message, field, reasoning);
+                }
+            }
             Block::Thinking { .. } | Block::RedactedThinking { .. } => {}
         }
     }
-    let mut message = json!({"role": "assistant"});
     if !is_blank(&text) {
         insert(&mut message, "content", json!(text));
     } else if calls.is_empty() {
@@ -194,243 +237,35 @@ fn assistant(blocks: &[Block]) -> Option<Value> {
     Some(message)
 }
 
-#[derive(Deserialize)]
-struct Chunk {
-    #[serde(default)]
-    choices: Vec<Choice>,
-    usage: Option<Usage>,
-    error: Option<Problem>,
-}
-
-#[derive(Deserialize)]
-struct Choice {
-    #[serde(default)]
-    delta: Delta,
-    finish_reason: Option<String>,
-}
-
-#[derive(Default, Deserialize)]
-struct Delta {
-    content: Option<String>,
-    /// Text in which the model declines; shown as any other.
-    refusal: Option<String>,
-    /// Not the vendor's own: several compatible servers stream reasoning here.
-    reasoning_content: Option<String>,
-    /// Some compatible servers send `null`.
-    tool_calls: Option<Vec<CallDelta>>,
-}
-
-#[derive(Deserialize)]
-struct CallDelta {
-    index: usize,
-    id: Option<String>,
-    function: Option<FunctionDelta>,
-}
-
-#[derive(Deserialize)]
-struct FunctionDelta {
-    name: Option<String>,
-    arguments: Option<String>,
-}
-
-#[derive(Deserialize)]
-struct Usage {
-    #[serde(default)]
-    prompt_tokens: u64,
-    #[serde(default)]
-    completion_tokens: u64,
-    prompt_tokens_details: Option<PromptDetails>,
-    completion_tokens_details: Option<CompletionDetails>,
-}
-
-#[derive(Deserialize)]
-struct PromptDetails {
-    #[serde(default)]
-    cached_tokens: Option<u64>,
-}
-
-#[derive(Deserialize)]
-struct CompletionDetails {
-    #[serde(default)]
-    reasoning_tokens: Option<u64>,
-}
-
-#[derive(Deserialize)]
-struct Problem {
-    #[serde(default)]
-    message: String,
-    code: Option<Value>,
-}
-
-struct Call {
-    index: usize,
-    id: String,
-    name: String,
-    arguments: String,
-}
-
-/// The block that is open.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Open {
-    Text,
-    Thinking,
-    Call(usize),
-}
-
-#[derive(Default)]
-struct Decoding {
-    text: String,
-    thinking: String,
-    calls: Vec<Call>,
-    open: Option<Open>,
-    usage: Tokens,
-    finish_reason: Option<String>,
-}
-
-impl Decoder for Decoding {
-    fn event(&mut self, event: &Sse, parts: &mut VecDeque<Part>) -> Result<(), ModelError> {
-        let Some(data) = event.data.as_deref() else { return Ok(()) };
-        if data.trim() == "[DONE]" {
-            return self.done(parts);
-        }
-        let chunk: Chunk = serde_json::from_str(data).map_err(|error| {
-            ModelError::new(
-                ModelErrorKind::Broken,
-                format!("the provider sent a chunk of no known form: {error}"),
-            )
-        })?;
-        if let Some(error) = chunk.error {
-            return Err(problem(&error));
-        }
-        if let Some(usage) = chunk.usage {
-            self.usage = tokens(&usage);
-        }
-        // Only one choice is asked for.
-        if let Some(choice) = chunk.choices.into_iter().next() {
-            self.delta(choice.delta, parts);
-            self.finish_reason = choice.finish_reason.or(self.finish_reason.take());
-        }
-        Ok(())
+fn tool_call(call: &ToolUse, same_model: bool) -> Value {
+    let function = json!({"name": call.name, "arguments": call.input.to_string()});
+    let mut sent = json!({"id": call.provider_id, "type": "function", "function": function});
+    if let Some(signature) = call.signature.as_deref().filter(|_| same_model)
+        && let Ok(extra @ Value::Object(_)) = serde_json::from_str(signature)
+    {
+        insert(&mut sent, EXTRA_CONTENT, extra);
     }
-
-    fn spent(&self) -> Tokens {
-        self.usage
-    }
+    sent
 }
 
-impl Decoding {
-    fn delta(&mut self, delta: Delta, parts: &mut VecDeque<Part>) {
-        if let Some(more) = delta.reasoning_content.filter(|more| !more.is_empty()) {
-            self.switch(Open::Thinking, parts);
-            self.thinking.push_str(&more);
-            parts.push_back(Part::Delta(more));
-        }
-        for more in [delta.content, delta.refusal].into_iter().flatten().filter(|more| !more.is_empty()) {
-            self.switch(Open::Text, parts);
-            self.text.push_str(&more);
-            parts.push_back(Part::Delta(more));
-        }
-        for call in delta.tool_calls.into_iter().flatten() {
-            self.switch(Open::Call(call.index), parts);
-            self.call(call);
-        }
+/// Where Gemini, when it speaks this protocol, puts the signatures of its calls
+/// (<https://ai.google.dev/gemini-api/docs/thought-signatures>). Kept as it came.
+const EXTRA_CONTENT: &str = "extra_content";
+/// Where `DeepSeek` and many after it stream reasoning, and where `DeepSeek` wants it back with a turn's calls
+/// (<https://api-docs.deepseek.com/guides/thinking_mode>).
+const REASONING_CONTENT: &str = "reasoning_content";
+/// Where `OpenRouter` streams reasoning in the parts that it wants back
+/// (<https://openrouter.ai/docs/use-cases/reasoning-tokens>). Kept as they came.
+const REASONING_DETAILS: &str = "reasoning_details";
+
+/// The field of a message in which reasoning goes back. Its signature is what stood in that field, or, where that
+/// was no more than the reasoning itself, the field's name.
+fn reasoning(thinking: &str, signature: &str) -> Option<(&'static str, Value)> {
+    if signature == REASONING_CONTENT {
+        return Some((REASONING_CONTENT, json!(thinking)));
     }
-
-    fn call(&mut self, delta: CallDelta) {
-        let index = delta.index;
-        if !self.calls.iter().any(|call| call.index == index) {
-            let empty = String::new;
-            self.calls.push(Call { index, id: empty(), name: empty(), arguments: empty() });
-        }
-        let Some(call) = self.calls.iter_mut().find(|call| call.index == index) else { return };
-        // Id and name come whole, and from some compatible servers with every part of the arguments.
-        let first = |known: &mut String, sent: Option<String>| {
-            if known.is_empty() {
-                *known = sent.unwrap_or_default();
-            }
-        };
-        first(&mut call.id, delta.id);
-        if let Some(FunctionDelta { name, arguments }) = delta.function {
-            first(&mut call.name, name);
-            call.arguments.push_str(&arguments.unwrap_or_default());
-        }
-    }
-
-    /// The stream has no block marks: a block begins where the kind changes.
-    fn switch(&mut self, to: Open, parts: &mut VecDeque<Part>) {
-        if self.open == Some(to) {
-            return;
-        }
-        self.close(parts);
-        self.open = Some(to);
-        parts.push_back(Part::Start(match to {
-            Open::Text => BlockType::Text,
-            Open::Thinking => BlockType::Thinking,
-            Open::Call(_) => BlockType::ToolUse,
-        }));
-    }
-
-    fn close(&mut self, parts: &mut VecDeque<Part>) {
-        if self.open.take().is_some() {
-            parts.push_back(Part::Stop);
-        }
-    }
-
-    fn done(&mut self, parts: &mut VecDeque<Part>) -> Result<(), ModelError> {
-        let Some(finish_reason) = self.finish_reason.take() else {
-            let what = "the provider's stream ended without saying why";
-            return Err(ModelError::new(ModelErrorKind::Broken, what));
-        };
-        self.close(parts);
-        let mut blocks = Vec::new();
-        if !self.thinking.is_empty() {
-            blocks.push(Block::Thinking { thinking: std::mem::take(&mut self.thinking), signature: None });
-        }
-        if !self.text.is_empty() {
-            blocks.push(Block::Text { text: std::mem::take(&mut self.text) });
-        }
-        let mut calls: Vec<ToolUse> = self.calls.drain(..).map(tool_use).collect();
-        if finish_reason == "length"
-            && let Some(last) = calls.last_mut()
-        {
-            last.broken.get_or_insert_with(|| super::CUT_OFF.into());
-        }
-        blocks.extend(calls.into_iter().map(Block::ToolUse));
-        parts.push_back(Part::Done(Answer { blocks, usage: self.usage }));
-        Ok(())
-    }
-}
-
-fn tool_use(call: Call) -> ToolUse {
-    let (input, broken) = super::tool_input(&call.arguments);
-    let call_id = CallId::new();
-    // A result is matched to its call by the id, so calls without one get ours.
-    let provider_id = if call.id.is_empty() { call_id.to_string() } else { call.id };
-    ToolUse { call_id, provider_id, name: call.name, input, broken }
-}
-
-fn tokens(usage: &Usage) -> Tokens {
-    Tokens {
-        input: usage.prompt_tokens,
-        output: usage.completion_tokens,
-        cache_read: usage
-            .prompt_tokens_details
-            .as_ref()
-            .and_then(|details| details.cached_tokens)
-            .unwrap_or(0),
-        cache_write: 0,
-        reasoning: usage
-            .completion_tokens_details
-            .as_ref()
-            .and_then(|details| details.reasoning_tokens)
-            .unwrap_or(0),
-    }
-}
-
-fn problem(error: &Problem) -> ModelError {
-    let quota = error.code.as_ref().and_then(Value::as_str) == Some("insufficient_quota");
-    let kind = if quota { ModelErrorKind::Quota } else { ModelErrorKind::Busy };
-    ModelError::new(kind, format!("the provider broke its answer off: {}", error.message))
+    let details = serde_json::from_str(signature).ok().filter(Value::is_array)?;
+    Some((REASONING_DETAILS, details))
 }
 
 #[cfg(test)]

@@ -1,10 +1,12 @@
 //! The protocol as its documentation shows it, read in pieces of any size, and what is sent back.
 
+use contract::CallId;
 use pretty_assertions::assert_eq;
 
 use super::super::decoding::{answer, error, told};
 use super::super::media::tests::{image, pdf, plain};
-use super::super::{ToolReply, ToolSpec};
+use super::super::profile::Effort;
+use super::super::{ModelErrorKind, StopCause, Tokens};
 use super::*;
 
 /// A stream after the vendor's documentation: text, two calls whose arguments come in parts, and the usage in a
@@ -103,7 +105,7 @@ fn reasoning_and_refusals_of_compatible_servers_are_shown() {
         "delta So:",
         "delta  no.",
         "stop",
-        "thinking Hm. None",
+        r#"thinking Hm. Some("reasoning_content")"#,
         "text So: no.",
         "Tokens { input: 0, output: 0, cache_read: 0, cache_write: 0, reasoning: 0 }",
     ];
@@ -161,11 +163,12 @@ fn what_the_model_said_goes_back_in_this_protocols_form() {
             provider_id: id.into(),
             name: "read_file".into(),
             input: json!({"path": "a"}),
+            signature: None,
             broken: None,
         })
     };
     let thinking = Block::Thinking { thinking: "Hm".into(), signature: Some("c2ln".into()) };
-    let text = |text: &str| Block::Text { text: text.into() };
+    let text = |text: &str| Block::Text { text: text.into(), signature: None };
     let reply = |id: &str, text: &str| ToolReply {
         provider_id: id.into(),
         remarks: Vec::new(),
@@ -185,19 +188,11 @@ fn what_the_model_said_goes_back_in_this_protocols_form() {
         Message::user(" "),
         Message::user("and?"),
     ];
-    let tools = [ToolSpec {
-        name: "read_file".into(),
-        description: "Reads.".into(),
-        input_schema: json!({"type": "object"}),
-    }];
-    let request = Request { system: "Be brief.", messages: &messages, tools: &tools, thinking: true };
-    let sent = body("m", &request);
     let call = |id: &str| {
         json!({"id": id, "type": "function",
                "function": {"name": "read_file", "arguments": "{\"path\":\"a\"}"}})
     };
     let expected = json!([
-        {"role": "system", "content": "Be brief."},
         {"role": "user", "content": "read it"},
         {"role": "assistant", "content": "I read.", "tool_calls": [call("c1"), call("c2")]},
         {"role": "tool", "tool_call_id": "c1", "content": "green"},
@@ -207,19 +202,21 @@ fn what_the_model_said_goes_back_in_this_protocols_form() {
         // The answer of nothing but a blank text is gone, as some servers refuse it.
         {"role": "user", "content": "and?"},
     ]);
-    assert_eq!(sent["messages"], expected);
-    assert_eq!(sent["tools"][0]["function"]["parameters"], json!({"type": "object"}));
-    assert_eq!(sent["stream_options"], json!({"include_usage": true}));
-    assert_eq!(sent["reasoning_effort"], json!("high"));
-    let plain = body("m", &Request { tools: &[], thinking: false, ..request });
-    let fields: Vec<&String> = plain.as_object().unwrap().keys().collect();
-    assert_eq!(fields, ["messages", "model", "stream", "stream_options"]);
+    assert_eq!(sent(&messages), expected);
 }
 
 /// The messages that are sent of these, without the system's.
 fn sent(messages: &[Message]) -> Value {
-    let request = Request { system: "s", messages, tools: &[], thinking: false };
-    body("m", &request)["messages"].as_array().unwrap()[1..].into()
+    let request = Request {
+        system: "s",
+        messages,
+        tools: &[],
+        thinking: false,
+        max_output: None,
+        may_call: true,
+        cache_key: "t",
+    };
+    body(Dialect::Own, &Profile::test("m"), &request)["messages"].as_array().unwrap()[1..].into()
 }
 
 #[test]
@@ -271,4 +268,234 @@ fn media_added_to_results_follow_all_of_them() {
         ]},
     ]);
     assert_eq!(sent(&[results]), expected);
+}
+
+#[test]
+fn a_whole_request_is_in_the_vendors_form_or_in_that_of_compatible_servers() {
+    let tools = [ToolSpec {
+        name: "read_file".into(),
+        description: "Reads.".into(),
+        input_schema: json!({"type": "object"}),
+    }];
+    let messages = [Message::user("hi")];
+    let request = Request {
+        system: "Be brief.",
+        messages: &messages,
+        tools: &tools,
+        thinking: true,
+        max_output: None,
+        may_call: false,
+        cache_key: "task_1",
+    };
+    let profile = |thinking| Profile { thinking, ..Profile::test("m") };
+    let mut expected = json!({
+        "model": "m",
+        "stream": true,
+        "stream_options": {"include_usage": true},
+        "messages": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "hi"}],
+        "tools": [{"type": "function", "function": {
+            "name": "read_file", "description": "Reads.", "parameters": {"type": "object"},
+        }}],
+        "tool_choice": "none",
+        "reasoning_effort": "medium",
+    });
+    let effort = profile(Thinking::Effort(Effort::Medium));
+    assert_eq!(body(Dialect::Compatible, &effort, &request), expected);
+    let own = [("max_completion_tokens", json!(32_000)), ("prompt_cache_key", json!("task_1"))];
+    for (field, value) in own {
+        insert(&mut expected, field, value);
+    }
+    assert_eq!(body(Dialect::Own, &effort, &request), expected);
+    // Neither tools nor reasoning, and a bound of its own, which is never more than the model's.
+    let plain = Request { tools: &[], max_output: Some(900), ..request };
+    let plain = |dialect| body(dialect, &profile(Thinking::Off), &plain);
+    let fields = |body: &Value| body.as_object().unwrap().keys().cloned().collect::<Vec<_>>().join(" ");
+    let (own, compatible) = (plain(Dialect::Own), plain(Dialect::Compatible));
+    assert_eq!(fields(&own), "max_completion_tokens messages model prompt_cache_key stream stream_options");
+    assert_eq!(fields(&compatible), "max_tokens messages model stream stream_options");
+    assert_eq!((&own["max_completion_tokens"], &compatible["max_tokens"]), (&json!(900), &json!(900)));
+    let most = Request { max_output: Some(90_000), ..request };
+    assert_eq!(body(Dialect::Compatible, &effort, &most)["max_tokens"], 32_000);
+}
+
+#[test]
+fn a_long_key_for_the_cache_is_shortened_to_one_of_its_own() {
+    assert_eq!(cache_key(&"ü".repeat(64)), "ü".repeat(64));
+    let [one, other] = ["a", "b"].map(|end| cache_key(&("x".repeat(64) + end)));
+    assert!(one.len() == 64 && other.len() == 64 && one != other, "{one} {other}");
+}
+
+#[test]
+fn each_constructor_speaks_its_own_dialect() {
+    let dialect = |model: &OpenAi| (model.dialect, model.endpoint.url.clone());
+    let (base, url) = ("https://h/v1/", "https://h/v1/chat/completions".to_owned());
+    assert_eq!(dialect(&OpenAi::new(base, Profile::test("m"), None)), (Dialect::Own, url.clone()));
+    assert_eq!(dialect(&OpenAi::compatible(base, Profile::test("m"), None)), (Dialect::Compatible, url));
+}
+
+/// What is sent back of an answer of these deltas: to the model that gave it, and to another.
+fn returned(deltas: &[Value]) -> [Value; 2] {
+    let blocks = answer(&stream(deltas, "tool_calls"), Decoding::default()).blocks;
+    ["m", "other"].map(|author| {
+        let said = Message::Assistant { model: author.into(), blocks: blocks.clone() };
+        sent(&[said])[0].clone()
+    })
+}
+
+#[test]
+fn reasoning_goes_back_in_the_field_that_it_came_in() {
+    let call =
+        json!({"tool_calls": [{"index": 0, "id": "c1", "function": {"name": "f", "arguments": "{}"}}]});
+    let plain = json!({"role": "assistant", "tool_calls": [
+        {"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{}"}},
+    ]});
+    let with = |field: &str, value: Value| {
+        let mut message = plain.clone();
+        insert(&mut message, field, value);
+        message
+    };
+    let deepseek = [json!({"reasoning_content": "Grüße"}), json!({"reasoning_content": " 🦀"}), call.clone()];
+    assert_eq!(returned(&deepseek), [with("reasoning_content", json!("Grüße 🦀")), plain.clone()]);
+    // Groq refuses what it streams here, and nobody wants it back.
+    assert_eq!(returned(&[json!({"reasoning": "Hm."}), call.clone()]), [plain.clone(), plain.clone()]);
+    let text = |text: &str| json!({"type": "reasoning.text", "text": text, "format": "anthropic-claude-v1", "index": 0});
+    let signed = json!({"type": "reasoning.text", "signature": "c2ln", "format": null, "index": 0});
+    let sealed = json!({"type": "reasoning.encrypted", "data": "ZGF0YQ==", "id": "rs_1", "index": 1});
+    let openrouter = [
+        json!({"reasoning": "I", "reasoning_details": [text("I")]}),
+        json!({"reasoning": " see.", "reasoning_details": [text(" see.")]}),
+        json!({"reasoning": null, "reasoning_details": [signed]}),
+        json!({"reasoning_details": [sealed]}),
+        call,
+    ];
+    let details = json!([
+        {"type": "reasoning.text", "text": "I see.", "signature": "c2ln", "format": "anthropic-claude-v1", "index": 0},
+        {"type": "reasoning.encrypted", "data": "ZGF0YQ==", "id": "rs_1", "index": 1},
+    ]);
+    assert_eq!(returned(&openrouter), [with("reasoning_details", details), plain]);
+    let lines = told(&stream(&openrouter, "tool_calls"), Decoding::default);
+    assert_eq!(lines[..4], ["start Thinking", "delta I", "delta  see.", "stop"]);
+}
+
+#[test]
+fn reasoning_that_comes_in_several_fields_is_shown_once() {
+    let both = [
+        json!({"reasoning": "Hm.", "reasoning_content": "Hm."}),
+        json!({"reasoning_details": [{"type": "reasoning.summary", "summary": " So.", "index": 0}]}),
+        json!({"content": "Yes."}),
+    ];
+    let lines = told(&stream(&both, "stop"), Decoding::default);
+    assert_eq!(lines[..5], ["start Thinking", "delta Hm.", "delta  So.", "stop", "start Text"]);
+}
+
+#[test]
+fn geminis_signatures_of_calls_go_back_with_them() {
+    let extra = json!({"google": {"thought_signature": "c2ln"}});
+    let whole = |id: &str, arguments: &str, extra: Option<&Value>| {
+        let mut call = json!({"index": 0, "id": id, "type": "function",
+            "function": {"name": "f", "arguments": arguments}});
+        if let Some(extra) = extra {
+            insert(&mut call, "extra_content", extra.clone());
+        }
+        json!({"tool_calls": [call]})
+    };
+    // Calls come whole, in parallel, and all with the same index.
+    let deltas = [whole("c1", "{\"a\":1}", Some(&extra)), whole("c2", "{}", None)];
+    let call = |id: &str, arguments: &str| {
+        json!({"id": id, "type": "function",
+        "function": {"name": "f", "arguments": arguments}})
+    };
+    let (mut signed, first, second) = (call("c1", "{\"a\":1}"), call("c1", "{\"a\":1}"), call("c2", "{}"));
+    insert(&mut signed, "extra_content", extra);
+    let message = |calls: [Value; 2]| json!({"role": "assistant", "tool_calls": calls});
+    assert_eq!(returned(&deltas), [message([signed, second.clone()]), message([first, second])]);
+}
+
+#[test]
+fn calls_of_servers_without_index_or_id_are_told_apart() {
+    let read = |deltas: &[Value]| {
+        let calls = calls(deltas, "tool_calls");
+        let ids: std::collections::HashSet<&str> =
+            calls.iter().map(|call| call.provider_id.as_str()).collect();
+        assert_eq!(ids.len(), calls.len());
+        calls.iter().map(|call| (call.name.clone(), call.input.to_string())).collect::<Vec<_>>()
+    };
+    let call = |id: Option<&str>, name: Option<&str>, arguments: Value| json!({"id": id, "function": {"name": name, "arguments": arguments}});
+    let expected = |calls: &[(&str, &str)]| {
+        calls.iter().map(|(name, input)| ((*name).to_owned(), (*input).to_owned())).collect::<Vec<_>>()
+    };
+    let whole = [json!({"tool_calls": [
+        call(None, Some("f"), json!("{\"a\":1}")),
+        call(Some(""), Some("f"), json!({"b": 2})),
+        call(Some("c3"), Some("g"), json!("{}")),
+    ]})];
+    assert_eq!(read(&whole), expected(&[("f", "{\"a\":1}"), ("f", "{\"b\":2}"), ("g", "{}")]));
+    let in_parts = [
+        json!({"tool_calls": [call(Some("c1"), Some("f"), json!("{\"a\""))]}),
+        json!({"tool_calls": [call(None, None, json!(":1}"))]}),
+        json!({"tool_calls": [call(Some("c2"), Some("g"), json!("{"))]}),
+        json!({"tool_calls": [call(Some("c2"), Some("g"), json!("}"))]}),
+    ];
+    assert_eq!(read(&in_parts), expected(&[("f", "{\"a\":1}"), ("g", "{}")]));
+}
+
+#[test]
+fn each_servers_reason_to_stop_is_understood() {
+    let hi = [json!({"content": "Hi."})];
+    for (reason, stop) in [
+        ("stop", StopCause::Done),
+        ("tool_calls", StopCause::Done),
+        ("eos", StopCause::Done),
+        ("length", StopCause::Length),
+        ("MAX_TOKENS", StopCause::Length),
+        ("model_length", StopCause::Length),
+        ("model_context_window_exceeded", StopCause::ContextFull),
+        ("content_filter", StopCause::Refusal),
+        ("sensitive", StopCause::Refusal),
+    ] {
+        assert_eq!(answer(&stream(&hi, reason), Decoding::default()).stop, stop, "{reason}");
+    }
+    for reason in ["insufficient_system_resource", "network_error", "error"] {
+        assert_eq!(error(&stream(&hi, reason), Decoding::default()).kind, ModelErrorKind::Busy, "{reason}");
+    }
+    let refusal = [json!({"refusal": "No."})];
+    assert_eq!(answer(&stream(&refusal, "stop"), Decoding::default()).stop, StopCause::Refusal);
+}
+
+#[test]
+fn tokens_are_counted_by_any_servers_names() {
+    let counted = |usage: Value| {
+        let chunks = [
+            json!({"choices": [{"delta": {"content": "Hi."}, "finish_reason": "stop", "usage": null}], "usage": null}),
+            json!({"choices": null, "usage": usage}),
+        ];
+        let lines: Vec<String> = chunks.iter().map(|chunk| format!("data: {chunk}\n\n")).collect();
+        answer(&(lines.concat() + "data: [DONE]\n\n"), Decoding::default()).usage
+    };
+    let tokens = |cache_read, cache_write, reasoning| Tokens {
+        input: 9,
+        output: 5,
+        cache_read,
+        cache_write,
+        reasoning,
+    };
+    let usage = |more: Value| {
+        let mut usage = json!({"prompt_tokens": 9, "completion_tokens": 5, "total_tokens": 14});
+        more.as_object().unwrap().iter().for_each(|(field, value)| insert(&mut usage, field, value.clone()));
+        counted(usage)
+    };
+    assert_eq!(
+        usage(json!({"prompt_tokens_details": null, "completion_tokens_details": null})),
+        tokens(0, 0, 0)
+    );
+    let openrouter = json!({"prompt_tokens_details": {"cached_tokens": 4, "cache_write_tokens": 3, "audio_tokens": 0},
+        "completion_tokens_details": {"reasoning_tokens": 2}, "cost": 0.1});
+    assert_eq!(usage(openrouter), tokens(4, 3, 2));
+    assert_eq!(usage(json!({"prompt_cache_hit_tokens": 6, "prompt_cache_miss_tokens": 3})), tokens(6, 0, 0));
+    assert_eq!(usage(json!({"cached_tokens": 7})), tokens(7, 0, 0));
+    assert_eq!(counted(json!({"prompt_tokens": null})), Tokens::default());
+    let in_choice = json!({"choices": [{"delta": {}, "finish_reason": "stop",
+        "usage": {"prompt_tokens": 9, "completion_tokens": 5}}]});
+    let stream = format!("data: {in_choice}\n\ndata: [DONE]\n\n");
+    assert_eq!(answer(&stream, Decoding::default()).usage, tokens(0, 0, 0));
 }

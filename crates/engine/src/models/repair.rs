@@ -75,10 +75,11 @@ fn is_empty(message: &Message) -> bool {
     match message {
         Message::User { content } => content.iter().all(|content| match content {
             Content::Text { text } => is_blank(text),
+            Content::Note { .. } => true,
             Content::Media(_) => false,
         }),
         Message::Assistant { blocks, .. } => blocks.iter().all(|block| match block {
-            Block::Text { text } => is_blank(text),
+            Block::Text { text, .. } => is_blank(text),
             Block::Thinking { .. } | Block::RedactedThinking { .. } => true,
             Block::ToolUse(_) => false,
         }),

@@ -14,6 +14,8 @@ use strict_provider::{Reply, StrictProvider};
 
 use super::super::anthropic::Anthropic;
 use super::super::openai::OpenAi;
+use super::super::profile::{Effort, Profile, Thinking};
+use super::super::responses::Responses;
 use super::super::{Answer, ChatModel, Media, Part, Request, ToolSpec};
 use super::*;
 
@@ -40,7 +42,7 @@ fn check(messages: &[Message]) -> Result<(), String> {
             }
             Message::Assistant { blocks, .. } => {
                 let calls = ids_of(blocks);
-                let says = |block: &Block| matches!(block, Block::Text { text } if text.trim() != "");
+                let says = |block: &Block| matches!(block, Block::Text { text, .. } if text.trim() != "");
                 if at == 0 || next.is_none() {
                     return wrong("is the first or the last");
                 }
@@ -80,12 +82,12 @@ fn mended(messages: &[Message]) -> Vec<Message> {
 }
 
 fn text(text: &str) -> Block {
-    Block::Text { text: text.into() }
+    Block::Text { text: text.into(), signature: None }
 }
 
 fn call_with(call_id: CallId, id: &str) -> Block {
     let (provider_id, name, input) = (id.into(), "look".into(), json!({}));
-    Block::ToolUse(ToolUse { call_id, provider_id, name, input, broken: None })
+    Block::ToolUse(ToolUse { call_id, provider_id, name, input, signature: None, broken: None })
 }
 
 fn call(id: &str) -> Block {
@@ -357,23 +359,40 @@ proptest! {
     }
 }
 
-/// A model of either protocol.
-fn models(provider: &StrictProvider) -> [Box<dyn ChatModel>; 2] {
-    models_called("m", provider)
+/// A model of each protocol.
+fn models(provider: &StrictProvider) -> [Box<dyn ChatModel>; 4] {
+    let key = || Some(SecretString::from("sk-1"));
+    let base = provider.openai_base_url();
+    let reasons = || Profile { thinking: Thinking::Effort(Effort::High), ..Profile::test("m") };
+    [
+        Box::new(anthropic("m", provider)),
+        Box::new(OpenAi::new(&base, reasons(), key())),
+        Box::new(OpenAi::compatible(&base, reasons(), key())),
+        Box::new(responses("m", provider)),
+    ]
 }
 
-fn models_called(name: &str, provider: &StrictProvider) -> [Box<dyn ChatModel>; 2] {
-    let key = || SecretString::from("sk-1");
-    [
-        Box::new(Anthropic::new(&provider.base_url(), name.into(), key())),
-        Box::new(OpenAi::new(&provider.openai_base_url(), name.into(), key())),
-    ]
+fn anthropic(name: &str, provider: &StrictProvider) -> Anthropic {
+    Anthropic::new(&provider.base_url(), Profile::test(name), Some(SecretString::from("sk-1")))
+}
+
+fn responses(name: &str, provider: &StrictProvider) -> Responses {
+    let profile = Profile { thinking: Thinking::Effort(Effort::High), ..Profile::test(name) };
+    Responses::new(&provider.openai_base_url(), profile, Some(SecretString::from("sk-1")))
 }
 
 async fn ask(model: &dyn ChatModel, messages: &[Message], thinking: bool) -> Answer {
     let input_schema = json!({"type": "object", "properties": {}});
     let tools = [ToolSpec { name: "look".into(), description: "Looks.".into(), input_schema }];
-    let request = Request { system: "Be brief.", messages, tools: &tools, thinking };
+    let request = Request {
+        system: "Be brief.",
+        messages,
+        tools: &tools,
+        thinking,
+        max_output: None,
+        may_call: true,
+        cache_key: "t",
+    };
     match model.ask(&request).collect::<Vec<_>>().await.pop() {
         Some(Ok(Part::Done(answer))) => answer,
         other => panic!("{other:?}\n{messages:#?}"),
@@ -397,12 +416,12 @@ async fn providers_take_what_was_repaired() {
 #[tokio::test]
 async fn reasoning_survives_a_repair_byte_for_byte() {
     let provider = StrictProvider::builder().bind_thinking(true).start().await.unwrap();
-    let [model, _] = models(&provider);
+    let model = anthropic("m", &provider);
     let mut messages = vec![Message::user("hi")];
     for _ in 0..3 {
         let reasoning = Reply::new().thinking("Grüße \u{1F980}").redacted_thinking().text("\n");
         provider.enqueue(reasoning.tool_use("look", json!({})));
-        let said = ask(&*model, &mended(&messages), true).await;
+        let said = ask(&model, &mended(&messages), true).await;
         let id = ids_of(&said.blocks).concat();
         messages.push(Message::Assistant { model: "m".into(), blocks: said.blocks });
         // A fault before each next answer.
@@ -411,10 +430,10 @@ async fn reasoning_survives_a_repair_byte_for_byte() {
     // Two answers in a row, each with its reasoning.
     for _ in 0..2 {
         provider.enqueue(Reply::new().thinking("So.").text("Done."));
-        let said = ask(&*model, &mended(&messages), true).await;
+        let said = ask(&model, &mended(&messages), true).await;
         messages.push(Message::Assistant { model: "m".into(), blocks: said.blocks });
     }
-    ask(&*model, &mended(&messages), true).await;
+    ask(&model, &mended(&messages), true).await;
     let sent = mended(&messages);
     let said = |messages: &[Message]| {
         let blocks = messages.iter().filter_map(|message| match message {
@@ -430,8 +449,29 @@ async fn reasoning_survives_a_repair_byte_for_byte() {
 
     // In the middle of a turn the calls go to another model, which neither sees the reasoning nor is asked to think.
     messages.truncate(4);
-    let [model, _] = models_called("another", &provider);
-    ask(&*model, &mended(&messages), true).await;
+    let model = anthropic("another", &provider);
+    ask(&model, &mended(&messages), true).await;
     let last = provider.requests().pop().unwrap().body.to_string();
     assert!(!last.contains("thinking"), "{last}");
+}
+
+#[tokio::test]
+async fn sealed_reasoning_goes_back_to_the_model_that_it_is_of() {
+    let provider = StrictProvider::builder().bind_thinking(true).start().await.unwrap();
+    let model = responses("m", &provider);
+    let mut messages = vec![Message::user("hi")];
+    for _ in 0..3 {
+        let reasoning = Reply::new().thinking("Grüße \u{1F980}").text("I look.");
+        provider.enqueue(reasoning.tool_use("look", json!({"at": "a"})).tool_use("look", json!({"at": "b"})));
+        let said = ask(&model, &mended(&messages), true).await;
+        let ids = ids_of(&said.blocks);
+        messages.push(Message::Assistant { model: "m".into(), blocks: said.blocks });
+        messages.push(Message::Results(ids.iter().map(|id| reply(id, "green")).collect()));
+    }
+    ask(&model, &mended(&messages), true).await;
+    let sealed = |body: &serde_json::Value| body.to_string().matches("encrypted_content\":\"").count();
+    assert_eq!(sealed(&provider.requests().pop().unwrap().body), 3);
+    ask(&responses("another", &provider), &mended(&messages), true).await;
+    assert_eq!(sealed(&provider.requests().pop().unwrap().body), 0);
+    provider.assert_no_refusals();
 }

@@ -15,8 +15,8 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::{
-    Answer, Block, ChatModel, Content, Message, ModelError, ModelErrorKind, Part, Parts, Request, Tokens,
-    ToolUse,
+    Answer, Block, ChatModel, Content, Message, ModelError, ModelErrorKind, Part, Parts, Request, StopCause,
+    Tokens, ToolUse,
 };
 
 /// The script that is used where `LLM_SCRIPT_PATH` names none.
@@ -235,7 +235,7 @@ fn prompt_tokens(request: &Request<'_>) -> u64 {
 
 fn content_bytes(contents: &[Content]) -> usize {
     let bytes = contents.iter().map(|content| match content {
-        Content::Text { text } => text.len(),
+        Content::Text { text } | Content::Note { text } => text.len(),
         Content::Media(_) => MEDIA_BYTES,
     });
     bytes.sum()
@@ -243,7 +243,7 @@ fn content_bytes(contents: &[Content]) -> usize {
 
 fn block_bytes(block: &Block) -> usize {
     match block {
-        Block::Text { text } => text.len(),
+        Block::Text { text, .. } => text.len(),
         Block::Thinking { thinking, .. } => thinking.len(),
         Block::RedactedThinking { data } => data.len(),
         Block::ToolUse(call) => call.name.len() + call.input.to_string().len(),
@@ -266,7 +266,7 @@ fn parts(answer: ScriptedAnswer, input: u64) -> Vec<Result<Part, ModelError>> {
         parts.push(Ok(Part::Stop));
         blocks.push(match kind {
             BlockType::Thinking => Block::Thinking { thinking: text, signature: None },
-            BlockType::Text | BlockType::ToolUse => Block::Text { text },
+            BlockType::Text | BlockType::ToolUse => Block::Text { text, signature: None },
         });
     }
     for ScriptedCall { tool, input } in answer.tools {
@@ -274,10 +274,21 @@ fn parts(answer: ScriptedAnswer, input: u64) -> Vec<Result<Part, ModelError>> {
         let call_id = CallId::new();
         let provider_id = format!("scripted-{call_id}");
         let input = Value::Object(input);
-        blocks.push(Block::ToolUse(ToolUse { call_id, provider_id, name: tool, input, broken: None }));
+        blocks.push(Block::ToolUse(ToolUse {
+            call_id,
+            provider_id,
+            name: tool,
+            input,
+            signature: None,
+            broken: None,
+        }));
     }
     let output = tokens(blocks.iter().map(block_bytes).sum());
-    let whole = Part::Done(Answer { blocks, usage: Tokens { input, output, ..Tokens::default() } });
+    let whole = Part::Done(Answer {
+        blocks,
+        usage: Tokens { input, output, ..Tokens::default() },
+        stop: StopCause::Done,
+    });
     parts.push(answer.error.map_or(Ok(whole), |error| Err(failure(error))));
     parts
 }

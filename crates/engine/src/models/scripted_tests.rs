@@ -17,7 +17,15 @@ fn user(text: &str) -> Message {
 
 /// All parts of the answer to `messages`.
 async fn asked(script: Script, messages: &[Message]) -> Vec<Result<Part, ModelError>> {
-    let request = Request { system: "s", messages, tools: &[], thinking: false };
+    let request = Request {
+        system: "s",
+        messages,
+        tools: &[],
+        thinking: false,
+        max_output: None,
+        may_call: true,
+        cache_key: "t",
+    };
     Scripted::new("scripted".into(), script).ask(&request).collect().await
 }
 

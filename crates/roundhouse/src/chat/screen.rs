@@ -2,7 +2,7 @@
 
 use std::io::{self, IsTerminal as _, Write};
 
-use contract::event::{BlockType, Event, HitlKind, HitlRequest, Lifecycle, SentEvent};
+use contract::event::{AgentEvent, BlockType, Event, HitlKind, HitlRequest, Lifecycle, SentEvent};
 
 use crate::terminal::{harmless, on_one_line, visible};
 
@@ -101,6 +101,11 @@ impl Screen {
                 let more = if said.lines().nth(1).is_some() { " …" } else { "" };
                 self.write(io::stdout(), DIM, &format!("← {}{more}\n", on_one_line(first, SHOWN)));
             }
+            Event::AgentEvent(agent) => self.show_agent(agent),
+            Event::CompactionEvent(compaction) => {
+                let count = compaction.messages_collapsed;
+                self.note(&format!("The conversation had become long: {count} messages were summarised."));
+            }
             Event::Error(failure) => self.problem(&visible(&failure.message)),
             Event::ThreadLifecycle(Lifecycle::Retrying { .. }) => {
                 self.note("The answer was cut off; this is the whole of it anew:");
@@ -111,9 +116,17 @@ impl Screen {
             | Event::HitlRequest(_)
             | Event::HitlResolved(_)
             | Event::WorkingMemoryUpdate(_)
-            | Event::CompactionEvent(_)
             | Event::Heartbeat(_)
             | Event::Usage(_) => {}
+        }
+    }
+
+    /// What a sub-agent does: its calls alone, since its answer comes as the result of the call that runs it.
+    fn show_agent(&self, agent: &AgentEvent) {
+        if let Some(Event::ToolCall(call)) = agent.inner() {
+            let (who, tool) = (on_one_line(&agent.agent, SHOWN), on_one_line(&call.tool, SHOWN));
+            let input = on_one_line(&call.input.to_string(), SHOWN);
+            self.write(io::stdout(), DIM, &format!("  {who} → {tool} {input}\n"));
         }
     }
 }

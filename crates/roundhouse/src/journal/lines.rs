@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use contract::event::HitlKind;
 use contract::{CallId, Timestamp};
 use engine::brain::StoredStep;
-use engine::brain::steps::{Base, Opened, Step, TurnOutcome};
+use engine::brain::steps::{Base, Compacted, Instead, Opened, Step, TurnOutcome};
 use engine::models::{Answer, Content, Tokens, ToolOutcome, ToolUse};
 
 use crate::terminal::on_one_line;
@@ -18,7 +18,7 @@ type Calls<'a> = HashMap<CallId, &'a ToolUse>;
 
 /// What `steps`, which are those of one task, say to a person.
 pub(super) fn of(steps: &[StoredStep]) -> String {
-    let answers = steps.iter().filter_map(|stored| match &stored.step {
+    let answers = steps.iter().filter_map(|stored| match inmost(&stored.step) {
         Step::Answered { answer, .. } => Some(answer),
         _ => None,
     });
@@ -26,6 +26,14 @@ pub(super) fn of(steps: &[StoredStep]) -> String {
     let turns: Vec<String> =
         steps.chunk_by(|one, next| one.turn_id == next.turn_id).map(|steps| turn(steps, &calls)).collect();
     turns.join("\n\n")
+}
+
+/// The step that a sub-agent took, or the step itself.
+fn inmost(step: &Step) -> &Step {
+    match step {
+        Step::Delegated { did, .. } => did,
+        step => step,
+    }
 }
 
 fn turn(steps: &[StoredStep], calls: &Calls<'_>) -> String {
@@ -58,8 +66,9 @@ fn state(steps: &[StoredStep]) -> String {
 
 /// Whether something is asked that is not answered.
 fn waits(steps: &[StoredStep]) -> bool {
-    let asked = steps.iter().filter(|stored| matches!(stored.step, Step::Asked { .. })).count();
-    let resolved = steps.iter().filter(|stored| matches!(stored.step, Step::Resolved { .. })).count();
+    let asked = steps.iter().filter(|stored| matches!(inmost(&stored.step), Step::Asked { .. })).count();
+    let resolved =
+        steps.iter().filter(|stored| matches!(inmost(&stored.step), Step::Resolved { .. })).count();
     asked > resolved
 }
 
@@ -75,7 +84,19 @@ fn told(step: &Step, calls: &Calls<'_>) -> (&'static str, String) {
     match step {
         Step::Opened(opened) => ("opened", message(opened)),
         Step::Answered { model, answer, .. } => ("answered", answered(model, answer)),
-        Step::Spent { model, tokens } => ("spent", format!("{} by a failed attempt", cost(model, *tokens))),
+        Step::Spent { model, tokens, .. } => {
+            ("spent", format!("{} beside the answers", cost(model, *tokens)))
+        }
+        Step::Compacted(compacted) => ("compacted", shortened(compacted)),
+        Step::ReasoningDropped => ("dropped", "the reasoning so far, which the provider refused".into()),
+        Step::Planned { plan: Some(plan), .. } => ("planned", quoted(plan)),
+        Step::Planned { plan: None, .. } => ("planned", "nothing".into()),
+        Step::Delegated { call_id, did } => {
+            let (kind, essence) = told(did, calls);
+            let agent =
+                call(call_id).and_then(|call| call.input.get("agent")?.as_str()).unwrap_or("an agent");
+            ("agent", format!("{}: {kind}  {essence}", on_one_line(agent, SHOWN)))
+        }
         Step::Steered { message, .. } => ("steered", quoted(message)),
         Step::Asked { call_id, kind, question, options, .. } => {
             ("asked", asked(*kind, call(call_id), question, options.as_deref()))
@@ -86,6 +107,14 @@ fn told(step: &Step, calls: &Calls<'_>) -> (&'static str, String) {
         Step::Ended { outcome } => ("ended", end(outcome)),
         Step::Unknown => ("unknown", "a step of a later version".into()),
     }
+}
+
+fn shortened(compacted: &Compacted) -> String {
+    let what = match &compacted.instead {
+        Instead::Summary { text } => quoted(text),
+        Instead::Reset => "nothing but working memory and the last message".into(),
+    };
+    format!("{} messages; in their place {what}", compacted.covers)
 }
 
 fn message(opened: &Opened) -> String {

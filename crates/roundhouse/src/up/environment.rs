@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use service::env::Env;
 
 /// Keys of the model providers that this version speaks to: one for another tool's provider is none of ours.
-const PROVIDER_KEYS: [&str; 3] = ["ANTHROPIC_API_KEY", "OPENAI_API_KEY", "OPENAI_COMPATIBLE_API_KEY"];
+const PROVIDER_KEYS: [&str; 5] =
+    ["ANTHROPIC_API_KEY", "OPENAI_API_KEY", "GEMINI_API_KEY", "OLLAMA_API_KEY", "OPENAI_COMPATIBLE_API_KEY"];
 
 /// Settings of the engine that do not begin with `LLM_`.
 const ENGINE_SETTINGS: [&str; 3] = ["ENGINE_LOG_LEVEL", "CHANNEL_STATE_TTL_ACTIVE", "CHANNEL_STATE_TTL_HITL"];
@@ -23,7 +24,9 @@ pub(super) fn for_engines(env: &dyn Env) -> BTreeMap<String, String> {
     let mut passed: BTreeMap<_, _> =
         env.names().into_iter().filter(|name| wanted(name)).filter_map(set).collect();
     let names_provider = |name: &String| {
-        name == "LLM_PROVIDER" || name == "LLM_API_KEY" || PROVIDER_KEYS.contains(&name.as_str())
+        let is_key = name == "LLM_API_KEY" || PROVIDER_KEYS.contains(&name.as_str());
+        // Ollama needs no key, so one of its own names nothing.
+        name == "LLM_PROVIDER" || (is_key && name != "OLLAMA_API_KEY")
     };
     if !passed.keys().any(names_provider) {
         passed.insert("LLM_PROVIDER".into(), "scripted".into());
@@ -62,6 +65,9 @@ mod tests {
     fn without_a_provider_the_offline_one_answers() {
         assert_eq!(passed(&[]), owned(&[("LLM_PROVIDER", "scripted")]));
         assert_eq!(passed(&[("OPENAI_API_KEY", "")]), owned(&[("LLM_PROVIDER", "scripted")]));
+        assert_eq!(passed(&[("GEMINI_API_KEY", "k")]), owned(&[("GEMINI_API_KEY", "k")]));
+        let ollama = [("LLM_PROVIDER", "scripted"), ("OLLAMA_API_KEY", "k")];
+        assert_eq!(passed(&[("OLLAMA_API_KEY", "k")]), owned(&ollama));
         let script = [("LLM_SCRIPT_PATH", "/s.yaml")];
         assert_eq!(passed(&script), owned(&[("LLM_PROVIDER", "scripted"), ("LLM_SCRIPT_PATH", "/s.yaml")]));
     }

@@ -52,6 +52,11 @@ pub(super) fn refusal(refusal: &Refusal, model: &str) -> ApiError {
             "Your credit balance is too low to access the Anthropic API. Please go to Plans & Billing to upgrade \
              or purchase credits.",
         ),
+        Refusal::BrokenHistory => error(
+            400,
+            "invalid_request_error",
+            "messages.1.content.0: Invalid `signature` in `thinking` block",
+        ),
         Refusal::Other { status, error_type, message, headers } => {
             let mut error = error(*status, error_type, message);
             error.headers.clone_from(headers);

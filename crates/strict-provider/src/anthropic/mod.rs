@@ -9,6 +9,7 @@ mod check;
 mod error;
 mod event;
 mod prefix;
+mod prompt;
 mod read;
 mod render;
 
@@ -16,8 +17,9 @@ use axum::http::{HeaderMap, StatusCode};
 use bytes::Bytes;
 use serde_json::Value;
 
+use crate::cache::Prompt;
 use crate::fault::Refusal;
-use crate::protocol::{ApiError, Context, Incoming, Keys, Protocol, Rendered, Settings};
+use crate::protocol::{ApiError, Context, Incoming, Keys, Protocol, Rendered, Settings, StreamPlace};
 use crate::record::Wire;
 use crate::reply::Reply;
 
@@ -62,6 +64,10 @@ impl Protocol for AnthropicMessages {
         render::answer(request, reply, number, settings)
     }
 
+    fn prompt(request: &Incoming) -> Prompt {
+        prompt::prompt(&request.body)
+    }
+
     fn last_user_text(body: &Value) -> String {
         read::last_user_text(body)
     }
@@ -74,7 +80,7 @@ impl Protocol for AnthropicMessages {
         error::body(error, Some(request_id))
     }
 
-    fn error_event(error: &ApiError) -> Bytes {
+    fn error_event(error: &ApiError, _place: &StreamPlace<'_>) -> Bytes {
         error::event(error)
     }
 }

@@ -7,6 +7,7 @@
 use serde_json::{Value, json};
 
 use super::read::{blocks, kind};
+use crate::cache::without_marks;
 use crate::ledger::{Fingerprint, Prefix};
 
 /// The fingerprint of everything before the message at `end`.
@@ -16,8 +17,8 @@ pub(super) fn prefix(body: &Value, end: usize) -> Prefix {
     let messages = body.get("messages").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
     let messages: Vec<Value> = messages.iter().take(end).map(bare_message).collect();
     Prefix {
-        system: Fingerprint::of(&bare(Value::Array(system))),
-        tools: Fingerprint::of(&bare(tools)),
+        system: Fingerprint::of(&without_marks(Value::Array(system))),
+        tools: Fingerprint::of(&without_marks(tools)),
         messages: Fingerprint::of(&Value::Array(messages)),
     }
 }
@@ -28,22 +29,7 @@ fn bare_message(message: &Value) -> Value {
     let content: Vec<Value> = content
         .into_iter()
         .filter(|block| !matches!(kind(block), "thinking" | "redacted_thinking"))
-        .map(bare)
+        .map(without_marks)
         .collect();
     json!({"role": message.get("role"), "content": content})
-}
-
-/// A value without the cache marks at any depth that the API has them.
-fn bare(value: Value) -> Value {
-    match value {
-        Value::Array(values) => Value::Array(values.into_iter().map(bare).collect()),
-        Value::Object(mut members) => {
-            members.remove("cache_control");
-            if let Some(Value::Array(content)) = members.remove("content") {
-                members.insert("content".to_owned(), bare(Value::Array(content)));
-            }
-            Value::Object(members)
-        }
-        other => other,
-    }
 }

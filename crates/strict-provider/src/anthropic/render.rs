@@ -7,7 +7,7 @@ use super::event::{Delta, Event, StopDelta};
 use super::prefix::prefix;
 use crate::ledger::{IssuedAnswer, IssuedBlock, seal};
 use crate::protocol::{Answer, Incoming, Rendered, Settings};
-use crate::reply::{Block, Chunking, Reply, Stop, TokenCounts};
+use crate::reply::{Block, Chunking, Reply, Stop, TokenCounts, arguments_text};
 use crate::split::split;
 use crate::transcript::{Transcript, TranscriptWriter};
 
@@ -146,7 +146,7 @@ fn render(block: &Block, thinking: Thinking, number: u64, index: usize) -> Rende
         Block::Echo => rendered_text(""),
         Block::ToolUse { id, name, input, raw_input } => {
             let id = id.clone().unwrap_or_else(|| format!("toolu_{number:016}{index:08}"));
-            let raw = raw_input.clone().unwrap_or_else(|| input_text(input));
+            let raw = arguments_text(input, raw_input.as_deref());
             // A call cut off in the middle of its JSON has no input that could be shown whole.
             let input: Value = serde_json::from_str(&raw).unwrap_or_else(|_| json!({}));
             RenderedBlock {
@@ -166,11 +166,6 @@ fn rendered_text(text: &str) -> RenderedBlock {
         whole: json!({"type": "text", "text": text}),
         deltas: Deltas::Text(text.to_owned()),
     }
-}
-
-/// A tool without arguments is called with an empty object.
-fn input_text(input: &Value) -> String {
-    if input.is_null() { "{}".to_owned() } else { input.to_string() }
 }
 
 fn is_thinking(block: &Block) -> bool {

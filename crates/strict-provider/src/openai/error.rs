@@ -9,19 +9,19 @@ use crate::protocol::ApiError;
 use crate::transcript::single_event;
 
 /// The body of an error response, and of an error within a stream.
-pub(super) fn body(error: &ApiError) -> Value {
+pub(crate) fn body(error: &ApiError) -> Value {
     json!({"error": {
         "message": error.message, "type": error.kind, "param": error.param, "code": error.code,
     }})
 }
 
 /// An error within a stream: a `data` event without a name.
-pub(super) fn event(error: &ApiError) -> Bytes {
+pub(crate) fn event(error: &ApiError) -> Bytes {
     single_event(None, &body(error))
 }
 
 /// The answer to a key that is not accepted.
-pub(super) fn wrong_key() -> ApiError {
+pub(crate) fn wrong_key() -> ApiError {
     ApiError::new(
         StatusCode::UNAUTHORIZED,
         "invalid_request_error",
@@ -31,7 +31,7 @@ pub(super) fn wrong_key() -> ApiError {
 }
 
 /// A scripted refusal.
-pub(super) fn refusal(refusal: &Refusal, model: &str) -> ApiError {
+pub(crate) fn refusal(refusal: &Refusal, model: &str) -> ApiError {
     match refusal {
         Refusal::RateLimited { retry_after_s } => {
             let message = format!("Rate limit reached for {model}. Please try again later.");
@@ -77,6 +77,11 @@ pub(super) fn refusal(refusal: &Refusal, model: &str) -> ApiError {
             "You exceeded your current quota, please check your plan and billing details.",
         )
         .with_code("insufficient_quota"),
+        Refusal::BrokenHistory => ApiError::invalid(
+            "Invalid parameter: messages with role 'tool' must be a response to a preceeding message with \
+             'tool_calls'.",
+        )
+        .with_param("messages.[1].role"),
         Refusal::Other { status, error_type, message, headers } => {
             // What HTTP does not know as a status becomes a 500.
             let status = StatusCode::from_u16(*status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);

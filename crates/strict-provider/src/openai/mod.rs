@@ -4,10 +4,10 @@
 //! <https://platform.openai.com/docs/guides/error-codes>, the types of the vendor's Python SDK, and the
 //! wording of refusals as users quote them.
 
-mod check;
+pub(crate) mod check;
 mod chunk;
-mod error;
-mod read;
+pub(crate) mod error;
+pub(crate) mod read;
 mod render;
 
 use axum::http::header::AUTHORIZATION;
@@ -15,8 +15,9 @@ use axum::http::{HeaderMap, StatusCode};
 use bytes::Bytes;
 use serde_json::Value;
 
+use crate::cache::{self, Prompt};
 use crate::fault::Refusal;
-use crate::protocol::{ApiError, Context, Incoming, Keys, Protocol, Rendered, Settings};
+use crate::protocol::{ApiError, Context, Incoming, Keys, Protocol, Rendered, Settings, StreamPlace};
 use crate::record::Wire;
 use crate::reply::Reply;
 
@@ -28,17 +29,7 @@ impl Protocol for OpenAiChat {
     const REQUEST_ID_HEADER: &'static str = "x-request-id";
 
     fn authorize(headers: &HeaderMap, keys: &Keys) -> Result<(), ApiError> {
-        let value = headers.get(AUTHORIZATION).and_then(|value| value.to_str().ok());
-        match value.and_then(|value| value.strip_prefix("Bearer ")) {
-            Some(key) if keys.accept(key) => Ok(()),
-            Some(_) => Err(error::wrong_key()),
-            None => Err(ApiError::new(
-                StatusCode::UNAUTHORIZED,
-                "invalid_request_error",
-                "You didn't provide an API key. You need to provide your API key in an Authorization header using \
-                 Bearer auth (i.e. Authorization: Bearer YOUR_KEY).",
-            )),
-        }
+        authorize(headers, keys)
     }
 
     fn check(request: &Incoming, context: &Context<'_>) -> Result<(), ApiError> {
@@ -47,6 +38,10 @@ impl Protocol for OpenAiChat {
 
     fn answer(request: &Incoming, reply: &Reply, number: u64, settings: &Settings) -> Rendered {
         render::answer(request, reply, number, settings)
+    }
+
+    fn prompt(request: &Incoming) -> Prompt {
+        cache::automatic(cache_key(&request.body), &request.body, &["tools", "messages"])
     }
 
     fn last_user_text(body: &Value) -> String {
@@ -61,7 +56,27 @@ impl Protocol for OpenAiChat {
         error::body(error)
     }
 
-    fn error_event(error: &ApiError) -> Bytes {
+    fn error_event(error: &ApiError, _place: &StreamPlace<'_>) -> Bytes {
         error::event(error)
     }
+}
+
+/// The key as a bearer, on both of the vendor's wires.
+pub(crate) fn authorize(headers: &HeaderMap, keys: &Keys) -> Result<(), ApiError> {
+    let value = headers.get(AUTHORIZATION).and_then(|value| value.to_str().ok());
+    match value.and_then(|value| value.strip_prefix("Bearer ")) {
+        Some(key) if keys.accept(key) => Ok(()),
+        Some(_) => Err(error::wrong_key()),
+        None => Err(ApiError::new(
+            StatusCode::UNAUTHORIZED,
+            "invalid_request_error",
+            "You didn't provide an API key. You need to provide your API key in an Authorization header using \
+             Bearer auth (i.e. Authorization: Bearer YOUR_KEY).",
+        )),
+    }
+}
+
+/// What routes a request to the cache of those that are like it: another key finds another cache.
+pub(crate) fn cache_key(body: &Value) -> &str {
+    body.get("prompt_cache_key").and_then(Value::as_str).unwrap_or_default()
 }

@@ -6,25 +6,25 @@ use crate::protocol::ApiError;
 
 /// A value and where it stands, as `messages[0].tool_calls[1].id`.
 #[derive(Clone, Debug)]
-pub(super) struct Node<'a> {
-    pub(super) path: String,
-    pub(super) value: &'a Value,
+pub(crate) struct Node<'a> {
+    pub(crate) path: String,
+    pub(crate) value: &'a Value,
 }
 
 impl<'a> Node<'a> {
     /// The request itself.
-    pub(super) fn root(value: &'a Value) -> Self {
+    pub(crate) fn root(value: &'a Value) -> Self {
         Self { path: String::new(), value }
     }
 
     /// A member; null is the same as none.
-    pub(super) fn member(&self, name: &str) -> Option<Self> {
+    pub(crate) fn member(&self, name: &str) -> Option<Self> {
         let value = self.value.get(name).filter(|value| !value.is_null())?;
         Some(Self { path: self.path_to(name), value })
     }
 
     /// A member that must be there.
-    pub(super) fn required(&self, name: &str) -> Result<Self, ApiError> {
+    pub(crate) fn required(&self, name: &str) -> Result<Self, ApiError> {
         self.member(name).ok_or_else(|| {
             let path = self.path_to(name);
             ApiError::invalid(format!("Missing required parameter: '{path}'."))
@@ -34,7 +34,7 @@ impl<'a> Node<'a> {
     }
 
     /// An object that has no other members than these.
-    pub(super) fn only(&self, known: &[&str]) -> Result<(), ApiError> {
+    pub(crate) fn only(&self, known: &[&str]) -> Result<(), ApiError> {
         let members = self.object()?;
         match members.keys().find(|name| !known.contains(&name.as_str())) {
             None => Ok(()),
@@ -47,24 +47,24 @@ impl<'a> Node<'a> {
         }
     }
 
-    pub(super) fn object(&self) -> Result<&'a Map<String, Value>, ApiError> {
+    pub(crate) fn object(&self) -> Result<&'a Map<String, Value>, ApiError> {
         self.value.as_object().ok_or_else(|| self.wrong_type("an object"))
     }
 
-    pub(super) fn string(&self) -> Result<&'a str, ApiError> {
+    pub(crate) fn string(&self) -> Result<&'a str, ApiError> {
         self.value.as_str().ok_or_else(|| self.wrong_type("a string"))
     }
 
-    pub(super) fn boolean(&self) -> Result<bool, ApiError> {
+    pub(crate) fn boolean(&self) -> Result<bool, ApiError> {
         self.value.as_bool().ok_or_else(|| self.wrong_type("a boolean"))
     }
 
-    pub(super) fn integer(&self) -> Result<i64, ApiError> {
+    pub(crate) fn integer(&self) -> Result<i64, ApiError> {
         self.value.as_i64().ok_or_else(|| self.wrong_type("an integer"))
     }
 
     /// A number within limits.
-    pub(super) fn number_within(&self, lowest: f64, highest: f64) -> Result<f64, ApiError> {
+    pub(crate) fn number_within(&self, lowest: f64, highest: f64) -> Result<f64, ApiError> {
         let number = self.value.as_f64().ok_or_else(|| self.wrong_type("a decimal"))?;
         let (side, sign, limit, code) = if number < lowest {
             ("below minimum", ">=", lowest, "decimal_below_min_value")
@@ -78,14 +78,14 @@ impl<'a> Node<'a> {
         Err(self.invalid(&detail).with_code(code))
     }
 
-    pub(super) fn list(&self) -> Result<Vec<Self>, ApiError> {
+    pub(crate) fn list(&self) -> Result<Vec<Self>, ApiError> {
         let values = self.value.as_array().ok_or_else(|| self.wrong_type("an array"))?;
         let node = |(index, value)| Self { path: format!("{}[{index}]", self.path), value };
         Ok(values.iter().enumerate().map(node).collect())
     }
 
     /// A list with at least one item.
-    pub(super) fn non_empty_list(&self) -> Result<Vec<Self>, ApiError> {
+    pub(crate) fn non_empty_list(&self) -> Result<Vec<Self>, ApiError> {
         let items = self.list()?;
         if items.is_empty() {
             let detail =
@@ -96,7 +96,7 @@ impl<'a> Node<'a> {
     }
 
     /// A string that is one of these.
-    pub(super) fn one_of(&self, choices: &[&str]) -> Result<&'a str, ApiError> {
+    pub(crate) fn one_of(&self, choices: &[&str]) -> Result<&'a str, ApiError> {
         let text = self.string()?;
         if choices.contains(&text) {
             return Ok(text);
@@ -112,7 +112,7 @@ impl<'a> Node<'a> {
     }
 
     /// A refusal that names this place.
-    pub(super) fn invalid(&self, detail: &str) -> ApiError {
+    pub(crate) fn invalid(&self, detail: &str) -> ApiError {
         ApiError::invalid(format!("Invalid '{}': {detail}", self.path)).with_param(&self.path)
     }
 
@@ -137,7 +137,7 @@ impl<'a> Node<'a> {
 }
 
 /// The last text of the last user message that has one.
-pub(super) fn last_user_text(body: &Value) -> String {
+pub(crate) fn last_user_text(body: &Value) -> String {
     let messages = body.get("messages").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
     let text_of = |content: &Value| match content {
         Value::String(text) => Some(text.clone()),

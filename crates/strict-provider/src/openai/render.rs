@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::chunk::{Arguments, Choice, Chunk, Delta, Head, NamedFunction, ToolCall, Usage};
 use crate::protocol::{Answer, Incoming, Rendered, Settings};
-use crate::reply::{Block, Reply, Stop, TokenCounts};
+use crate::reply::{Block, Reply, Stop, TokenCounts, arguments_text};
 use crate::split::split;
 use crate::transcript::{Transcript, TranscriptWriter};
 
@@ -60,14 +60,9 @@ fn part(block: &Block, number: u64, index: usize, settings: &Settings) -> Option
         Block::ToolUse { id, name, input, raw_input } => Some(Part::ToolCall {
             id: id.clone().unwrap_or_else(|| format!("call_{number:016}{index:08}")),
             name: name.clone(),
-            arguments: raw_input.clone().unwrap_or_else(|| arguments(input)),
+            arguments: arguments_text(input, raw_input.as_deref()),
         }),
     }
-}
-
-/// A tool without arguments is called with an empty object.
-fn arguments(input: &Value) -> String {
-    if input.is_null() { "{}".to_owned() } else { input.to_string() }
 }
 
 fn stream(head: &Head, parts: &[Part], reply: &Reply, usage: Option<&Value>) -> Transcript {

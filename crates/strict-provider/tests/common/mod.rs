@@ -27,6 +27,27 @@ pub(crate) fn chat_request() -> Value {
     json!({"model": "gpt-test", "messages": [{"role": "user", "content": "hi"}]})
 }
 
+/// A Responses request of one user message, as a client that keeps its own history sends it.
+pub(crate) fn responses_request() -> Value {
+    json!({
+        "model": "gpt-5-test", "store": false, "include": ["reasoning.encrypted_content"],
+        "reasoning": {"effort": "low", "summary": "auto"}, "input": [{"role": "user", "content": "hi"}],
+    })
+}
+
+/// A Gemini request of one user content; the model is in the path.
+pub(crate) fn gemini_request() -> Value {
+    json!({
+        "contents": [{"role": "user", "parts": [{"text": "hi"}]}],
+        "generationConfig": {"thinkingConfig": {"includeThoughts": true}},
+    })
+}
+
+/// An Ollama request of one user message.
+pub(crate) fn ollama_request() -> Value {
+    json!({"model": "qwen3", "stream": false, "messages": [{"role": "user", "content": "hi"}]})
+}
+
 /// `body` with other members set; null removes one.
 pub(crate) fn with(mut body: Value, changes: Value) -> Value {
     let members = body.as_object_mut().unwrap();
@@ -67,6 +88,34 @@ pub(crate) fn chat_call(provider: &StrictProvider, body: &Value) -> RequestBuild
         .json(body)
 }
 
+/// A call of Responses with its headers.
+pub(crate) fn responses_call(provider: &StrictProvider, body: &Value) -> RequestBuilder {
+    Client::new().post(format!("{}/responses", provider.openai_base_url())).bearer_auth("key").json(body)
+}
+
+/// A call of Gemini's newest models for a whole answer.
+pub(crate) fn gemini_call(provider: &StrictProvider, body: &Value) -> RequestBuilder {
+    gemini_call_of(provider, "gemini-3-test:generateContent", body)
+}
+
+/// A call of Gemini's newest models for a stream.
+pub(crate) fn gemini_stream_call(provider: &StrictProvider, body: &Value) -> RequestBuilder {
+    gemini_call_of(provider, "gemini-3-test:streamGenerateContent?alt=sse", body)
+}
+
+/// A call of a Gemini model and method.
+pub(crate) fn gemini_call_of(provider: &StrictProvider, call: &str, body: &Value) -> RequestBuilder {
+    Client::new()
+        .post(format!("{}/v1beta/models/{call}", provider.gemini_base_url()))
+        .header("x-goog-api-key", "key")
+        .json(body)
+}
+
+/// A call of Ollama, which needs no key.
+pub(crate) fn ollama_call(provider: &StrictProvider, body: &Value) -> RequestBuilder {
+    Client::new().post(format!("{}/api/chat", provider.ollama_base_url())).json(body)
+}
+
 /// The status and the JSON body of an answer.
 pub(crate) async fn answer(call: RequestBuilder) -> (u16, Value) {
     let response = call.send().await.unwrap();
@@ -103,6 +152,11 @@ pub(crate) async fn read_until(response: &mut Response, condition: impl Fn(&str)
         text.push_str(std::str::from_utf8(&bytes).unwrap());
     }
     text
+}
+
+/// The lines of a stream of lines.
+pub(crate) fn lines(stream: &str) -> Vec<Value> {
+    stream.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
 /// The events of a stream as name (empty when there is none) and data.

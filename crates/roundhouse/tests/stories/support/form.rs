@@ -65,7 +65,19 @@ pub(crate) fn assert_fields(value: &Value, fields: &str) {
 /// Asserts that the data of an event of type `kind` has exactly its documented fields.
 #[track_caller]
 pub(crate) fn assert_event(kind: &str, data: &Value) {
-    let own = match kind {
+    assert_fields(data, &format!("task_id:text turn_id:turn ts:int {}", own_fields(kind, data)));
+    if kind == "agent_event" {
+        // A sub-agent's event has the form of the turn's own, but for what the one around it says.
+        let (kind, data) = (data["event"].as_str().unwrap(), &data["data"]);
+        assert_ne!(kind, "agent_event", "sub-agents run none: {data}");
+        assert_fields(data, own_fields(kind, data));
+    }
+}
+
+/// The fields that events of a type have beside those that all have.
+#[track_caller]
+fn own_fields(kind: &str, data: &Value) -> &'static str {
+    match kind {
         "thread_lifecycle" => match data["phase"].as_str() {
             Some("started" | "errored" | "resumed" | "cancelled") => "phase:text message_id:message",
             Some("retrying") => "phase:text message_id:message void_after:int attempt:int",
@@ -88,9 +100,9 @@ pub(crate) fn assert_event(kind: &str, data: &Value) {
             "model:text input_tokens:int output_tokens:int cache_read_tokens:int cache_write_tokens:int \
              reasoning_tokens:int cost_usd?:number"
         }
+        "agent_event" => "tool_call_id:call agent:text event:text data:object",
         _ => panic!("an event of type {kind:?}: {data}"),
-    };
-    assert_fields(data, &format!("task_id:text turn_id:turn ts:int {own}"));
+    }
 }
 
 fn is(one: &str, value: &Value) -> bool {

@@ -211,7 +211,7 @@ fn check_issued(
     let is_same = match issued {
         IssuedBlock::Thinking { text, .. } => kind == "thinking" && text == returned.text("thinking"),
         IssuedBlock::Redacted { .. } => kind == "redacted_thinking",
-        IssuedBlock::Text { .. } | IssuedBlock::ToolUse { .. } => false,
+        _ => false,
     };
     if !is_same || answer.model != request.model() {
         return refuse("");

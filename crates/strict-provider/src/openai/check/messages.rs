@@ -97,7 +97,8 @@ fn check_part(part: &Node<'_>, known: &[&str]) -> Result<(), ApiError> {
     }
 }
 
-fn check_image_url(url: &Node<'_>) -> Result<(), ApiError> {
+/// An image's address or its data.
+pub(crate) fn check_image_url(url: &Node<'_>) -> Result<(), ApiError> {
     let text = url.string()?;
     if text.starts_with("https://") || text.starts_with("http://") {
         return Ok(());

@@ -3,9 +3,9 @@
 //! Each rule is documented by the vendor or is known from the refusals that its users quote; the
 //! messages are as near to the vendor's as we know them.
 
-mod messages;
+pub(crate) mod messages;
 mod pairing;
-mod tools;
+pub(crate) mod tools;
 
 use super::read::Node;
 use crate::protocol::{ApiError, Incoming, Settings};
@@ -50,9 +50,9 @@ const PARAMETERS: &[&str] = &[
     "verbosity",
     "web_search_options",
 ];
-const REASONING_EFFORTS: &[&str] = &["none", "minimal", "low", "medium", "high", "xhigh", "max"];
+pub(crate) const REASONING_EFFORTS: &[&str] = &["none", "minimal", "low", "medium", "high", "xhigh", "max"];
 /// Models whose name begins so think before they answer, which restricts other parameters.
-const REASONING_MODELS: &[&str] = &["o1", "o3", "o4", "gpt-5"];
+pub(crate) const REASONING_MODELS: &[&str] = &["o1", "o3", "o4", "gpt-5"];
 
 /// Checks a request.
 pub(super) fn check(request: &Incoming, settings: &Settings) -> Result<(), ApiError> {

@@ -30,7 +30,7 @@ pub(super) fn check(root: &Node<'_>) -> Result<(), ApiError> {
 }
 
 /// A function's name: `^[a-zA-Z0-9_-]{1,64}$`.
-pub(super) fn check_function_name(name: &Node<'_>) -> Result<(), ApiError> {
+pub(crate) fn check_function_name(name: &Node<'_>) -> Result<(), ApiError> {
     let text = name.string()?;
     let is_allowed = |character: char| character.is_ascii_alphanumeric() || "_-".contains(character);
     if text.is_empty() || !text.chars().all(is_allowed) {
@@ -66,7 +66,8 @@ fn check_tool<'a>(tool: &Node<'a>) -> Result<&'a str, ApiError> {
     name.string()
 }
 
-fn check_parameters(parameters: &Node<'_>, name: &str, is_strict: bool) -> Result<(), ApiError> {
+/// A function's parameters: a JSON Schema of an object, closed and complete when it is strict.
+pub(crate) fn check_parameters(parameters: &Node<'_>, name: &str, is_strict: bool) -> Result<(), ApiError> {
     let members = parameters.object()?;
     let refuse = |detail: &str| {
         Err(ApiError::invalid(format!("Invalid schema for function '{name}': {detail}"))

@@ -1,0 +1,151 @@
+//! What to do about a model that does not answer: wait, ask another one, shorten the conversation, or give up. Pure.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::models::{ModelError, ModelErrorKind, Retry, RetryPolicy, Route};
+use crate::sabotage::{self, Saboteur};
+
+/// How often a step may summarise the conversation before it is reset.
+const MAX_SUMMARIES: u32 = 2;
+
+/// What helps against a failed attempt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Remedy {
+    /// Ask the same model again, after this long.
+    Wait(Duration),
+    /// Ask the model that stands in for it, which is now the one to ask.
+    StandIn,
+    /// Shorten the conversation.
+    Shorten,
+    /// Leave out the reasoning of earlier answers.
+    DropReasoning,
+    /// Nothing does.
+    GiveUp,
+}
+
+/// How a conversation is shortened: each stage goes further than the one before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Shortening {
+    /// A summary stands for its beginning; the first time more of its end is kept than the second.
+    Summary {
+        /// How often it was done in this step, this time included.
+        time: u32,
+    },
+    /// Only what cannot be left out is kept.
+    Reset,
+}
+
+/// The attempts at one model step.
+pub(super) struct Asking {
+    /// The model to ask.
+    route: Arc<Route>,
+    /// The models that stand in for it, the next one last.
+    others: Vec<Arc<Route>>,
+    policy: RetryPolicy,
+    retry: Retry,
+    /// Whether the provider's word that the conversation is too long is acted on.
+    reactive: bool,
+    attempts: u32,
+    summaries: u32,
+    reset: bool,
+    reasoning_dropped: bool,
+    /// What each model that was given up said.
+    given_up: Vec<String>,
+}
+
+impl Asking {
+    /// A step that may ask the models of `chain`; none if there are none.
+    pub(super) fn new(mut chain: Vec<Arc<Route>>, policy: RetryPolicy, reactive: bool) -> Option<Self> {
+        chain.reverse();
+        let route = chain.pop()?;
+        Some(Self {
+            route,
+            others: chain,
+            policy,
+            retry: Retry::first(policy),
+            reactive,
+            attempts: 0,
+            summaries: 0,
+            reset: false,
+            reasoning_dropped: false,
+            given_up: Vec::new(),
+        })
+    }
+
+    /// The model to ask now.
+    pub(super) const fn route(&self) -> &Arc<Route> {
+        &self.route
+    }
+
+    /// How many attempts have begun.
+    pub(super) const fn attempts(&self) -> u32 {
+        self.attempts
+    }
+
+    /// Another attempt begins: its number, from 1.
+    pub(super) fn begin(&mut self) -> u32 {
+        self.attempts += 1;
+        self.attempts
+    }
+
+    /// What to do after the attempt failed with `error` at `now`. `jitter` is from 0 to 1.
+    pub(super) fn after(&mut self, error: &ModelError, now: Duration, jitter: f64) -> Remedy {
+        match error.kind {
+            ModelErrorKind::Busy | ModelErrorKind::Broken => match self.retry.after(error, now, jitter) {
+                Some(delay) => Remedy::Wait(delay),
+                None => self.stand_in(error),
+            },
+            ModelErrorKind::NotConfigured
+            | ModelErrorKind::Auth
+            | ModelErrorKind::NoSuchModel
+            | ModelErrorKind::Quota => self.stand_in(error),
+            ModelErrorKind::TooLong if self.reactive && self.may_shorten() => Remedy::Shorten,
+            ModelErrorKind::BrokenHistory if !self.reasoning_dropped => {
+                self.reasoning_dropped = true;
+                Remedy::DropReasoning
+            }
+            ModelErrorKind::TooLong | ModelErrorKind::BrokenHistory | ModelErrorKind::Refused => {
+                Remedy::GiveUp
+            }
+        }
+    }
+
+    fn stand_in(&mut self, error: &ModelError) -> Remedy {
+        self.given_up.push(format!("{}: {}", self.route.name, error.message));
+        let Some(next) = self.others.pop() else { return Remedy::GiveUp };
+        self.route = next;
+        self.retry = Retry::first(self.policy);
+        Remedy::StandIn
+    }
+
+    fn may_shorten(&self) -> bool {
+        !self.reset || sabotage::by(Saboteur::CompactForever) && self.attempts < 40
+    }
+
+    /// The next stage of shortening; none if nothing is left to try. `for_good` where the provider has refused the
+    /// conversation, so that even a reset is better than what there is.
+    pub(super) fn shorten(&mut self, for_good: bool) -> Option<Shortening> {
+        if self.summaries < MAX_SUMMARIES {
+            self.summaries += 1;
+            return Some(Shortening::Summary { time: self.summaries });
+        }
+        if for_good && self.may_shorten() {
+            self.reset = true;
+            return Some(Shortening::Reset);
+        }
+        None
+    }
+
+    /// The error that the step ends with, where `last` is what the last model said.
+    pub(super) fn gave_up(self, last: ModelError) -> ModelError {
+        if self.given_up.len() < 2 {
+            return last;
+        }
+        ModelError { message: format!("no model answers: {}", self.given_up.join("; ")), ..last }
+    }
+}
+
+#[cfg(test)]
+#[path = "asking_tests.rs"]
+mod tests;

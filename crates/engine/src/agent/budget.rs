@@ -1,0 +1,97 @@
+//! What a turn may still spend, and what calls under way have taken of it.
+//!
+//! Turns of many tasks share the budgets of an hour and a day. What a call may cost at most is set aside while it is
+//! under way, in one step with the look at what is left, so that calls at once cannot break together what none of
+//! them would break alone.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use contract::Timestamp;
+
+use super::ending;
+use super::run::{Stopped, TurnRun};
+use crate::models::Budgets;
+
+/// What calls under way may cost, in tokens.
+#[derive(Default)]
+pub(crate) struct SetAside(Mutex<u64>);
+
+/// What one call may cost. Dropped when what it did cost is on record.
+pub(super) struct Reservation {
+    set_aside: Arc<SetAside>,
+    tokens: u64,
+}
+
+/// How much an answer may have.
+pub(super) struct Room {
+    /// In tokens; none where nothing bounds it but the model itself.
+    pub(super) bound: Option<u64>,
+    /// Whether that is less than the model gives.
+    pub(super) is_cut: bool,
+    _reservation: Option<Reservation>,
+}
+
+impl SetAside {
+    fn tokens(&self) -> MutexGuard<'_, u64> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Reservation {
+    fn drop(&mut self) {
+        let mut tokens = self.set_aside.tokens();
+        *tokens = tokens.saturating_sub(self.tokens);
+    }
+}
+
+impl TurnRun {
+    /// The room for an answer of at most `most` tokens to a prompt of `prompt`; none where the budgets leave less
+    /// than `least`.
+    pub(super) fn room_for(&self, prompt: u64, most: u64, least: u64) -> Result<Option<Room>, Stopped> {
+        let routes = self.life.means.gateway.routes();
+        let budgets = routes.map(|routes| routes.budgets).unwrap_or_default();
+        let set_aside = &self.life.means.set_aside;
+        let mut others = set_aside.tokens();
+        let Some(left) = self.left(&budgets, *others)? else {
+            return Ok(Some(Room { bound: None, is_cut: false, _reservation: None }));
+        };
+        let room = left.saturating_sub(prompt);
+        if room < least {
+            return Ok(None);
+        }
+        let bound = room.min(most);
+        let tokens = prompt + bound;
+        *others += tokens;
+        let reservation = Reservation { set_aside: Arc::clone(set_aside), tokens };
+        Ok(Some(Room { bound: Some(bound), is_cut: room < most, _reservation: Some(reservation) }))
+    }
+
+    /// How many tokens may still be spent where calls under way may cost `others`; none where there is no bound.
+    fn left(&self, budgets: &Budgets, others: u64) -> Result<Option<u64>, Stopped> {
+        let usage = self.thread.turn().usage();
+        let spent = usage.input_tokens + usage.output_tokens;
+        let turn = budgets.tokens_per_turn.map(|limit| limit.saturating_sub(spent));
+        let mut left = vec![turn, self.left_of_focus()];
+        let windows = [
+            (budgets.tokens_per_hour, Duration::from_hours(1)),
+            (budgets.tokens_per_day, Duration::from_hours(24)),
+        ];
+        let now = self.life.means.clock.now();
+        for (limit, window) in windows {
+            let Some(limit) = limit else { continue };
+            let spent = self.life.brain.tokens_since(before(now, window)).map_err(|error| {
+                tracing::error!(%error, "What was spent could not be read.");
+                Stopped::Failed(ending::unexpected())
+            })?;
+            left.push(Some(limit.saturating_sub(spent).saturating_sub(others)));
+        }
+        Ok(left.into_iter().flatten().min())
+    }
+}
+
+/// The time `window` before `now`.
+fn before(now: Timestamp, window: Duration) -> Timestamp {
+    let window = i64::try_from(window.as_millis()).unwrap_or(i64::MAX);
+    Timestamp::from_unix_ms(now.unix_ms().saturating_sub(window))
+}

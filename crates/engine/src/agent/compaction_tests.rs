@@ -1,0 +1,187 @@
+use contract::{CallId, MessageId};
+use proptest::prelude::*;
+use serde_json::json;
+
+use super::super::branch::Place;
+use super::*;
+use crate::brain::steps::{Base, MemoryWrite};
+use crate::models::{Media, ToolReply, ToolUse, repair};
+
+/// What a conversation is made of: a user's message of some length, or an answer with so many calls, whose results
+/// are so long.
+#[derive(Clone, Debug)]
+enum Said {
+    User(usize),
+    Answer { calls: usize, results: usize },
+}
+
+fn conversations() -> impl Strategy<Value = Vec<Said>> {
+    let said = prop_oneof![
+        (1..4_000_usize).prop_map(Said::User),
+        (0..4_usize, 0..20_000_usize).prop_map(|(calls, results)| Said::Answer { calls, results }),
+    ];
+    prop::collection::vec(said, 1..40)
+}
+
+fn text(length: usize) -> String {
+    "word ".chars().cycle().take(length.max(1)).collect()
+}
+
+fn call(name: &str) -> ToolUse {
+    let call_id = CallId::new();
+    let (provider_id, name) = (call_id.to_string(), name.to_owned());
+    ToolUse { call_id, provider_id, name, input: json!({"path": "."}), signature: None, broken: None }
+}
+
+fn reply(call: &ToolUse, text: String) -> ToolReply {
+    ToolReply { provider_id: call.provider_id.clone(), text, remarks: Vec::new(), is_error: false }
+}
+
+/// A branch that a model can be asked about. The answers' first blocks are reasoning.
+fn branch(said: &[Said]) -> Branch {
+    let mut branch = Branch::default();
+    let opening = || Place::Opening { message_id: MessageId::new(), ts: 0 };
+    branch.push(Message::user("first"), opening());
+    let mut answered = false;
+    for said in said {
+        match said {
+            Said::User(length) => {
+                branch.push(Message::user(text(*length)), opening());
+                answered = false;
+            }
+            Said::Answer { calls, results } => {
+                if answered {
+                    branch.push(Message::user("And?"), opening());
+                }
+                let calls: Vec<ToolUse> = (0..*calls).map(|_| call("list_files")).collect();
+                let thinking = Block::Thinking { thinking: "Hm.".into(), signature: Some("sealed".into()) };
+                let says = Block::Text { text: "So.".into(), signature: None };
+                let uses = calls.iter().cloned().map(Block::ToolUse);
+                let blocks = [thinking, says].into_iter().chain(uses).collect();
+                let place = Place::Answer { message_id: MessageId::new() };
+                branch.push(Message::Assistant { model: "m".into(), blocks }, place);
+                answered = calls.is_empty();
+                if !answered {
+                    let replies = calls.iter().map(|call| reply(call, text(*results))).collect();
+                    branch.push(Message::Results(replies), Place::Results);
+                }
+            }
+        }
+    }
+    if answered {
+        branch.push(Message::user("And now?"), opening());
+    }
+    branch
+}
+
+fn summary() -> Instead {
+    Instead::Summary { text: text(usize::try_from(SUMMARY_TOKENS).unwrap() * 4) }
+}
+
+fn first_message(branch: &Branch) -> MessageId {
+    branch.listed().next().unwrap().0
+}
+
+proptest! {
+    #[test]
+    fn what_is_left_is_a_conversation(
+        said in conversations(), bound in 200..40_000_u64, time in 1..3_u32, again in conversations()
+    ) {
+        let mut branch = branch(&said);
+        let whole = branch.all().to_vec();
+        let beginning = 500;
+        let before = beginning + estimate::messages(branch.messages());
+        if let Some(plan) = Plan::new(&branch, bound, time) {
+            let worth = plan.is_worth(&branch, beginning, before);
+            branch.rewrite(RewriteKind::Compacted(plan.step(summary())));
+            // Every vendor takes it, and no reasoning is left that was bound to another beginning.
+            prop_assert_eq!(repair(branch.messages()).map(|repaired| repaired.notes), None);
+            let models = branch.messages().iter().filter_map(|message| match message {
+                Message::Assistant { model, .. } => Some(model.as_str()),
+                _ => None,
+            });
+            prop_assert!(models.clone().all(str::is_empty));
+            let after = beginning + estimate::messages(branch.messages());
+            prop_assert!(!worth || after * 100 <= before * MUST_LEAVE + 100 * 64, "{} of {}", after, before);
+            // The last step is always there.
+            prop_assert!(branch.covered() < whole.len());
+        }
+
+        // What follows is sent as it is, behind what was sent before.
+        let sent = branch.messages().to_vec();
+        for said in &again {
+            if let Said::User(length) = said {
+                let place = Place::Steered { message_id: MessageId::new() };
+                branch.push(Message::user(text(*length)), place);
+            }
+        }
+        prop_assert!(branch.messages().starts_with(&sent));
+
+        // A second one goes on from there, and a reset leaves one message.
+        if let Some(plan) = Plan::new(&branch, bound / 2, 2) {
+            branch.rewrite(RewriteKind::Compacted(plan.step(summary())));
+            prop_assert_eq!(repair(branch.messages()).map(|repaired| repaired.notes), None);
+        }
+        branch.rewrite(RewriteKind::Compacted(reset(&branch).0));
+        prop_assert_eq!(branch.messages().len(), 1);
+        prop_assert!(repair(branch.messages()).is_none());
+
+        // Nothing is lost: going back brings all of it back.
+        let message_id = first_message(&branch);
+        branch.go_to(Base::Retry { message_id });
+        prop_assert_eq!(branch.messages(), &whole[..1]);
+    }
+
+    #[test]
+    fn what_is_to_be_summarised_is_bounded(said in conversations(), bound in 1_000..20_000_u64) {
+        let branch = branch(&said);
+        let short = to_summarise(branch.messages(), bound);
+        prop_assert!(!short.is_empty());
+        prop_assert!(estimate::messages(&short) <= bound || short.len() == 1);
+        prop_assert!(notes(branch.messages()).len() <= NOTES + 100);
+    }
+}
+
+#[test]
+fn what_must_survive_is_said_word_for_word() {
+    let mut branch = Branch::default();
+    let opening = || Place::Opening { message_id: MessageId::new(), ts: 0 };
+    branch.push(Message::user("bake a cake"), opening());
+    let (skill, failed) = (call("load_skill"), call("load_skill"));
+    let blocks = vec![Block::ToolUse(skill.clone()), Block::ToolUse(failed.clone())];
+    branch.push(
+        Message::Assistant { model: "m".into(), blocks },
+        Place::Answer { message_id: MessageId::new() },
+    );
+    let failed = ToolReply { is_error: true, ..reply(&failed, "no such skill".into()) };
+    branch.push(Message::Results(vec![reply(&skill, "Knead it.".into()), failed]), Place::Results);
+    for value in [1, 2] {
+        branch.wrote(MemoryWrite { key: "eggs".into(), value: json!(value) });
+    }
+    let step =
+        Compacted { covers: 3, instead: Instead::Summary { text: "Short.".into() }, results_up_to: None };
+    branch.rewrite(RewriteKind::Compacted(step));
+    let [Message::User { content }] = branch.messages() else { panic!("{:?}", branch.messages()) };
+    let told = Content::text_of(content);
+    for word in ["Short.", "- eggs: 2", "Knead it.", "bake a cake"] {
+        assert!(told.contains(word), "{word}: {told}");
+    }
+    assert!(!told.contains("no such skill") && !told.contains("eggs: 1"));
+}
+
+#[test]
+fn the_last_message_survives_a_reset_with_what_is_attached() {
+    let mut branch = Branch::default();
+    let media = Media {
+        kind: contract::content::MediaKind::Image,
+        media_type: "image/png".into(),
+        name: None,
+        hash: "h".into(),
+        data: None,
+    };
+    let content = vec![Content::Text { text: "what is it?".into() }, Content::Media(media.clone())];
+    branch.push(Message::User { content }, Place::Opening { message_id: MessageId::new(), ts: 0 });
+    branch.rewrite(RewriteKind::Compacted(reset(&branch).0));
+    let [Message::User { content }] = branch.messages() else { panic!("{:?}", branch.messages()) };
+    assert!(content.contains(&Content::Media(media)));
+}

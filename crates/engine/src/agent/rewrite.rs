@@ -1,0 +1,194 @@
+//! What is sent of a conversation whose beginning was compacted, or whose reasoning a provider refused. Pure.
+//!
+//! Nothing is taken out of the conversation: this is a view of it, made anew from what the journal says of it, and
+//! going back behind a compaction brings everything back.
+
+use std::collections::HashSet;
+use std::fmt::Write as _;
+
+use crate::brain::steps::{Compacted, Instead, MemoryWrite};
+use crate::models::{Block, Content, Message, ToolReply};
+
+/// The tool whose results are what the model has learned to do: they survive a compaction word for word.
+const LOAD_SKILL: &str = "load_skill";
+/// The most characters of the user's own words that a summary repeats.
+const MAX_REQUEST: usize = 8_000;
+
+/// A change of what is sent, and how many messages there were when it was made.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Rewrite {
+    /// How many messages there were.
+    pub(super) made_at: usize,
+    /// What is changed.
+    pub(super) kind: RewriteKind,
+}
+
+/// What a rewrite changes.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum RewriteKind {
+    /// The beginning is sent in a shorter form.
+    Compacted(Compacted),
+    /// Reasoning is not sent.
+    ReasoningDropped,
+}
+
+/// How many messages are not sent.
+pub(super) fn covered(rewrites: &[Rewrite]) -> usize {
+    last_compaction(rewrites)
+        .map_or(0, |(_, compacted)| usize::try_from(compacted.covers).unwrap_or(usize::MAX))
+}
+
+/// What is sent in the place of those that are not.
+pub(super) fn instead(rewrites: &[Rewrite]) -> Option<&Instead> {
+    last_compaction(rewrites).map(|(_, compacted)| &compacted.instead)
+}
+
+/// What is sent of `messages`.
+///
+/// What was thought before a rewrite is left out: models bind their reasoning to all that came before it, and
+/// refuse it behind another beginning.
+pub(super) fn view(
+    messages: &[Message],
+    rewrites: &[Rewrite],
+    written: &[(usize, MemoryWrite)],
+) -> Vec<Message> {
+    let covers = covered(rewrites).min(messages.len());
+    let (gone, kept) = messages.split_at(covers);
+    let compaction = last_compaction(rewrites);
+    let instead = compaction.filter(|_| covers > 0).map(|(made_at, compacted)| {
+        let memory = memory(written.iter().filter(|(at, _)| *at <= made_at).map(|(_, write)| write));
+        let before = messages.get(..made_at.min(messages.len())).unwrap_or(messages);
+        stand_in(gone, before, &compacted.instead, &memory)
+    });
+    let rewritten_to = rewrites.iter().map(|rewrite| rewrite.made_at).max().unwrap_or(0);
+    let kept = kept.iter().enumerate().map(|(at, message)| {
+        let at = covers + at;
+        let bound =
+            compaction.and_then(|(made_at, compacted)| compacted.results_up_to.filter(|_| at < made_at));
+        rewritten(message, at < rewritten_to, bound)
+    });
+    instead.into_iter().chain(kept).collect()
+}
+
+fn last_compaction(rewrites: &[Rewrite]) -> Option<(usize, &Compacted)> {
+    rewrites.iter().rev().find_map(|rewrite| match &rewrite.kind {
+        RewriteKind::Compacted(compacted) => Some((rewrite.made_at, compacted)),
+        RewriteKind::ReasoningDropped => None,
+    })
+}
+
+/// A message without what it can no longer prove, and with its results cut to `bound` characters.
+pub(super) fn rewritten(message: &Message, without_reasoning: bool, bound: Option<u64>) -> Message {
+    match (message, bound) {
+        // Said by no model that will be asked: none is sent its reasoning.
+        (Message::Assistant { blocks, .. }, _) if without_reasoning => {
+            Message::Assistant { model: String::new(), blocks: blocks.clone() }
+        }
+        (Message::Results(replies), Some(bound)) => {
+            let bound = usize::try_from(bound).unwrap_or(usize::MAX);
+            let cut = |reply: &ToolReply| ToolReply { text: shortened(&reply.text, bound), ..reply.clone() };
+            Message::Results(replies.iter().map(cut).collect())
+        }
+        _ => message.clone(),
+    }
+}
+
+/// The values of working memory, the newest of each key.
+fn memory<'a>(written: impl Iterator<Item = &'a MemoryWrite>) -> Vec<&'a MemoryWrite> {
+    let mut newest: Vec<&MemoryWrite> = Vec::new();
+    for write in written {
+        newest.retain(|older| older.key != write.key);
+        newest.push(write);
+    }
+    newest
+}
+
+/// The message that is sent in the place of those that are `gone`. `before` is the conversation when that was
+/// decided.
+fn stand_in(gone: &[Message], before: &[Message], instead: &Instead, memory: &[&MemoryWrite]) -> Message {
+    let mut text = String::new();
+    // Writing to a `String` cannot fail.
+    let _ = match instead {
+        Instead::Summary { text: summary } => {
+            write!(
+                text,
+                "This is a summary of the conversation so far, which had become too long:\n\n{summary}"
+            )
+        }
+        Instead::Reset => {
+            write!(text, "The conversation before this message had become too long and is left out.")
+        }
+    };
+    if !memory.is_empty() {
+        text.push_str("\n\nWorking memory of this task:");
+        for MemoryWrite { key, value } in memory {
+            let _ = write!(text, "\n- {key}: {value}");
+        }
+    }
+    let last = before.iter().rposition(|message| matches!(message, Message::User { .. }));
+    let request = last.and_then(|at| before.get(at)).and_then(|message| match message {
+        Message::User { content } => Some(content),
+        _ => None,
+    });
+    match instead {
+        Instead::Summary { .. } => {
+            for skill in skills(gone) {
+                let _ = write!(text, "\n\nA skill that was loaded, word for word:\n\n{skill}");
+            }
+            // Where it is still in the conversation it need not be said twice.
+            if let Some(request) = request.filter(|_| last.is_some_and(|at| at < gone.len())) {
+                let request = shortened(&Content::text_of(request), MAX_REQUEST);
+                let _ = write!(
+                    text,
+                    "\n\nThe user's last message, which is being worked on, word for word:\n\n{request}"
+                );
+            }
+            Message::user(text)
+        }
+        Instead::Reset => {
+            text.push_str("\n\nThe user's last message follows.");
+            let introduction = Content::Note { text };
+            let content =
+                std::iter::once(introduction).chain(request.into_iter().flatten().cloned()).collect();
+            Message::User { content }
+        }
+    }
+}
+
+/// What skills that were loaded in these messages say.
+fn skills(messages: &[Message]) -> Vec<&str> {
+    let mut loads: HashSet<&str> = HashSet::new();
+    let mut skills: Vec<&str> = Vec::new();
+    for message in messages {
+        match message {
+            Message::Assistant { blocks, .. } => {
+                loads.extend(blocks.iter().filter_map(|block| match block {
+                    Block::ToolUse(call) if call.name == LOAD_SKILL => Some(call.provider_id.as_str()),
+                    _ => None,
+                }));
+            }
+            Message::Results(replies) => {
+                for reply in replies.iter().filter(|reply| !reply.is_error) {
+                    // Once each, however often it was loaded.
+                    if loads.remove(reply.provider_id.as_str()) && !skills.contains(&reply.text.as_str()) {
+                        skills.push(&reply.text);
+                    }
+                }
+            }
+            Message::User { .. } => {}
+        }
+    }
+    skills
+}
+
+/// A text of at most about `bound` characters: its head and its tail, with a word between on what is missing.
+pub(super) fn shortened(text: &str, bound: usize) -> String {
+    let length = text.chars().count();
+    if length <= bound {
+        return text.to_owned();
+    }
+    let tail = bound / 4;
+    let head: String = text.chars().take(bound - tail).collect();
+    let rest: String = text.chars().skip(length - tail).collect();
+    format!("{head}\n[… {} characters left out …]\n{rest}", length - bound)
+}

@@ -1,0 +1,119 @@
+//! What a thread knows of the turn that runs. Pure.
+
+use contract::MessageId;
+use contract::event::Usage;
+
+use crate::brain::steps::{Base, TurnOptions};
+use crate::models::{Answer, Tokens};
+
+/// The turn that runs.
+#[derive(Debug)]
+pub(crate) struct Turn {
+    pub(super) message_id: MessageId,
+    pub(super) options: TurnOptions,
+    pub(super) answers: u64,
+    /// How often its sub-agents' models have answered.
+    pub(super) agents_answers: u64,
+    pub(super) last_answer: Option<(MessageId, Answer)>,
+    pub(super) spent: Spent,
+    /// Whether the last answer had less room than its model has, for a budget left no more.
+    pub(super) capped: bool,
+    /// Whether it was planned, or that was tried.
+    pub(super) planned: bool,
+    /// How many model calls beyond the cap the user's words have earned.
+    pub(super) beyond_cap: u64,
+    pub(super) step_ts: i64,
+}
+
+/// What a turn has used.
+#[derive(Debug, Default)]
+pub(super) struct Spent {
+    usage: Usage,
+    /// Whether clients have not been told of all of it.
+    untold: bool,
+    /// Whether something was used whose price nobody knows.
+    unpriced: bool,
+}
+
+impl Spent {
+    /// What it is once another call has used `tokens` and cost `cost_usd`.
+    fn with(&self, model: &str, tokens: Tokens, cost_usd: Option<f64>) -> Usage {
+        let mut usage = self.usage.clone();
+        tokens.add_to(&mut usage);
+        model.clone_into(&mut usage.model);
+        let known = cost_usd.filter(|_| !self.unpriced);
+        usage.cost_usd = known.map(|cost| cost + self.usage.cost_usd.unwrap_or(0.0));
+        usage
+    }
+
+    /// Another call has used `tokens`; whether clients are told with it.
+    pub(super) fn add(&mut self, model: &str, tokens: Tokens, cost_usd: Option<f64>, told: bool) {
+        self.usage = self.with(model, tokens, cost_usd);
+        self.unpriced |= cost_usd.is_none();
+        self.untold = !told;
+    }
+}
+
+impl Turn {
+    /// A turn that was just opened, with the event `ts`.
+    pub(super) fn new(message_id: MessageId, options: TurnOptions, base: Base, ts: i64) -> Self {
+        Self {
+            message_id,
+            options,
+            answers: 0,
+            agents_answers: 0,
+            last_answer: None,
+            spent: Spent::default(),
+            capped: false,
+            // An answer that is given anew has its plan beside its question.
+            planned: base.is_retry(),
+            beyond_cap: 0,
+            step_ts: ts,
+        }
+    }
+
+    /// The user's message.
+    pub(crate) fn message_id(&self) -> MessageId {
+        self.message_id
+    }
+
+    /// How the turn is to run.
+    pub(crate) fn options(&self) -> TurnOptions {
+        self.options
+    }
+
+    /// The last answer and its message.
+    pub(crate) fn last_answer(&self) -> Option<&(MessageId, Answer)> {
+        self.last_answer.as_ref()
+    }
+
+    /// The tokens used so far.
+    pub(crate) fn usage(&self) -> &Usage {
+        &self.spent.usage
+    }
+
+    /// The tokens used so far, if clients have not been told of all of them.
+    pub(crate) fn usage_untold(&self) -> Option<&Usage> {
+        self.spent.untold.then_some(&self.spent.usage)
+    }
+
+    /// The `ts` of the newest event when the last step was on record.
+    pub(crate) fn step_ts(&self) -> i64 {
+        self.step_ts
+    }
+
+    /// How often a model has answered.
+    pub(crate) fn answers(&self) -> u64 {
+        self.answers
+    }
+
+    /// Whether it was planned, or that was tried.
+    pub(crate) fn planned(&self) -> bool {
+        self.planned
+    }
+
+    /// The tokens used so far, and what they cost if `cost_usd` is what the next call costs.
+    pub(crate) fn usage_with(&self, model: &str, tokens: Tokens, cost_usd: Option<f64>) -> Usage {
+        self.spent.with(model, tokens, cost_usd)
+    }
+}

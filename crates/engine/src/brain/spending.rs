@@ -1,0 +1,110 @@
+//! What calls of models have spent: taken down in the transaction that stores the step, so that no budget forgets a
+//! call that is on record. It is kept for a day, whatever becomes of the task.
+
+use std::time::Duration;
+
+use contract::Timestamp;
+use rusqlite::{Connection, Error, Row, params};
+
+use super::rows::Rows;
+use super::steps::Step;
+use crate::models::Tokens;
+
+/// How long it is kept: as long as the longest budget looks back.
+pub const SPENDING_KEPT: Duration = Duration::from_hours(24);
+
+/// What the calls of one model have spent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Spending {
+    /// The vendor's name of the model.
+    pub model: String,
+    /// How many calls there were.
+    pub calls: u64,
+    /// What they cost. Of `reasoning`, which is part of the output, nothing is kept.
+    pub tokens: Tokens,
+}
+
+/// What a step cost, and the model's name.
+fn cost(step: &Step) -> Option<(&str, &Tokens)> {
+    match step {
+        Step::Answered { model, answer, .. } => Some((model, &answer.usage)),
+        Step::Spent { model, tokens, .. } => Some((model, tokens)),
+        Step::Delegated { did, .. } => cost(did),
+        _ => None,
+    }
+}
+
+impl Rows<'_> {
+    /// Takes down what `step` cost, and forgets what no budget looks back to.
+    pub(super) fn insert_spending(&self, at: Timestamp, step: &Step) -> Result<(), Error> {
+        let Some((model, tokens)) = cost(step) else { return Ok(()) };
+        let kept = i64::try_from(SPENDING_KEPT.as_millis()).unwrap_or(i64::MAX);
+        self.execute("DELETE FROM spending WHERE at <= ?1", [at.unix_ms().saturating_sub(kept)])?;
+        self.execute(
+            "INSERT INTO spending (at, model, input, output, cache_read, cache_write) VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
+            params![
+                at.unix_ms(),
+                model,
+                stored(tokens.input),
+                stored(tokens.output),
+                stored(tokens.cache_read),
+                stored(tokens.cache_write)
+            ],
+        )
+    }
+}
+
+/// A count as SQLite holds it. Providers are believed, but not to the point where sums overflow.
+fn stored(count: u64) -> i64 {
+    const MOST: u64 = 1 << 40;
+    i64::try_from(count.min(MOST)).unwrap_or(i64::MAX)
+}
+
+fn count(row: &Row<'_>, column: usize) -> Result<u64, Error> {
+    row.get::<_, i64>(column).map(|count| u64::try_from(count).unwrap_or(0))
+}
+
+/// The times that are looked at: no budget looks back for longer than a day, and what lies further ahead was stamped
+/// by a clock that has been set back since.
+fn looked_at(after: Timestamp) -> [i64; 2] {
+    let day_and_hour = Duration::from_hours(25);
+    let ahead = i64::try_from(day_and_hour.as_millis()).unwrap_or(i64::MAX);
+    [after.unix_ms(), after.unix_ms().saturating_add(ahead)]
+}
+
+/// All tokens of the calls after `at`.
+pub(super) fn tokens_since(reader: &Connection, at: Timestamp) -> Result<u64, Error> {
+    let mut query = reader
+        .prepare_cached("SELECT COALESCE(SUM(input + output), 0) FROM spending WHERE at > ?1 AND at <= ?2")?;
+    query.query_row(looked_at(at), |row| count(row, 0))
+}
+
+/// When the first call after `at` was on record.
+pub(super) fn first_spent(reader: &Connection, at: Timestamp) -> Result<Option<Timestamp>, Error> {
+    let mut query = reader.prepare_cached("SELECT MIN(at) FROM spending WHERE at > ?1 AND at <= ?2")?;
+    let first: Option<i64> = query.query_row(looked_at(at), |row| row.get(0))?;
+    Ok(first.map(Timestamp::from_unix_ms))
+}
+
+/// What the calls after `at` have spent, by model.
+pub(super) fn spending_since(reader: &Connection, at: Timestamp) -> Result<Vec<Spending>, Error> {
+    let mut query = reader.prepare(
+        "SELECT model, COUNT(*), SUM(input), SUM(output), SUM(cache_read), SUM(cache_write)
+         FROM spending WHERE at > ?1 AND at <= ?2 GROUP BY model ORDER BY model",
+    )?;
+    let rows = query.query_map(looked_at(at), |row| {
+        let tokens = Tokens {
+            input: count(row, 2)?,
+            output: count(row, 3)?,
+            cache_read: count(row, 4)?,
+            cache_write: count(row, 5)?,
+            reasoning: 0,
+        };
+        Ok(Spending { model: row.get(0)?, calls: count(row, 1)?, tokens })
+    })?;
+    rows.collect()
+}
+
+#[cfg(test)]
+#[path = "spending_tests.rs"]
+mod tests;

@@ -1,0 +1,147 @@
+//! `agents/<name>.md`: agents that the user's own agent can hand work to.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use serde::Deserialize;
+
+use super::front_matter;
+
+/// The most bytes of an agent's file.
+const MAX_FILE: u64 = 256 * 1024;
+/// The most model calls of an agent's run where its file does not say.
+const MAX_TURNS: u64 = 25;
+
+/// An agent of the catalog.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AgentSpec {
+    /// Its name, which is its file's: lower-case letters, digits and single hyphens.
+    pub name: String,
+    /// What it is good at, for whoever hands it work.
+    pub description: String,
+    /// The model that it runs on, by its name in the gateway's configuration; the usual one where there is none.
+    pub model: Option<String>,
+    /// The tools that it may call, as globs; all but `run_agent` where there is no list.
+    pub tools: Option<Vec<String>>,
+    /// The most model calls of one run.
+    pub max_turns: u64,
+    /// The most tokens of one run, if that is bounded.
+    pub max_tokens: Option<u64>,
+    /// Who it is: the first thing that its model is told.
+    pub prompt: String,
+}
+
+#[derive(Deserialize)]
+struct FrontMatter {
+    name: Option<String>,
+    description: String,
+    model: Option<String>,
+    tools: Option<Vec<String>>,
+    max_turns: Option<u64>,
+    max_tokens: Option<u64>,
+}
+
+/// Reads all agents of `folder`.
+pub(super) fn read(folder: &Path, warnings: &mut Vec<String>) -> Vec<Arc<AgentSpec>> {
+    let entries = match std::fs::read_dir(folder) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Vec::new(),
+        Err(error) => {
+            warnings.push(format!("agents: the folder cannot be read: {error}"));
+            return Vec::new();
+        }
+    };
+    let mut files: Vec<_> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
+    files.retain(|file| file.extension().is_some_and(|extension| extension == "md"));
+    files.sort();
+    let mut agents = Vec::new();
+    for file in files {
+        let name = file.file_stem().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+        match agent(&name, &file) {
+            Ok(agent) => agents.push(Arc::new(agent)),
+            Err(reason) => warnings.push(format!("agents/{name}.md: {reason}")),
+        }
+    }
+    agents
+}
+
+fn agent(name: &str, file: &Path) -> Result<AgentSpec, String> {
+    let unreadable = |error: std::io::Error| format!("it cannot be read: {error}");
+    let size = std::fs::metadata(file).map_err(unreadable)?.len();
+    if size > MAX_FILE {
+        return Err(format!("it has {size} bytes; at most {MAX_FILE} are taken"));
+    }
+    parse(name, &std::fs::read_to_string(file).map_err(unreadable)?)
+}
+
+fn parse(name: &str, text: &str) -> Result<AgentSpec, String> {
+    let (fields, prompt) = front_matter::split::<FrontMatter>(text)?;
+    if !is_name(name) {
+        return Err("its name must be lower-case letters, digits and single hyphens, at most 64".into());
+    }
+    if let Some(other) = fields.name.filter(|other| other != name) {
+        return Err(format!("its `name` is `{other}`, which must be the file's: `{name}`"));
+    }
+    let description = fields.description.trim().to_owned();
+    if description.is_empty() {
+        return Err("its `description` is empty: say what it is good at".into());
+    }
+    if prompt.is_empty() {
+        return Err("there is no text behind the front matter: say who it is and how it works".into());
+    }
+    for (field, value) in [("max_turns", fields.max_turns), ("max_tokens", fields.max_tokens)] {
+        if value == Some(0) {
+            return Err(format!("its `{field}` is 0: it must be at least 1"));
+        }
+    }
+    Ok(AgentSpec {
+        name: name.to_owned(),
+        description,
+        model: fields.model,
+        tools: fields.tools,
+        max_turns: fields.max_turns.unwrap_or(MAX_TURNS),
+        max_tokens: fields.max_tokens,
+        prompt: prompt.to_owned(),
+    })
+}
+
+fn is_name(name: &str) -> bool {
+    let part = |part: &str| {
+        !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit())
+    };
+    name.len() <= 64 && name.split('-').all(part)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_faulty_agent_is_left_out_and_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
+        let whole = "---\nname: finder\ndescription: Finds things.\nmodel: fast\ntools: [read_file, \"list_*\"]\n\
+                     max_turns: 3\nmax_tokens: 9000\n---\nYou find things.\n";
+        write("finder.md", whole);
+        write("plain.md", "---\ndescription: Plain.\n---\nYou are plain.");
+        write("other.md", "---\nname: another\ndescription: x\n---\nYou.");
+        write("empty.md", "---\ndescription: x\n---\n");
+        write("Loud.md", "---\ndescription: x\n---\nYou.");
+        write("none.md", "You.");
+        write("zero.md", "---\ndescription: x\nmax_turns: 0\n---\nYou.");
+        write("notes.txt", "no agent");
+        let mut warnings = Vec::new();
+        let agents = read(folder.path(), &mut warnings);
+        let names: Vec<_> = agents.iter().map(|agent| agent.name.as_str()).collect();
+        assert_eq!(names, ["finder", "plain"]);
+        let finder = &agents[0];
+        assert_eq!(
+            (finder.model.as_deref(), finder.max_turns, finder.max_tokens),
+            (Some("fast"), 3, Some(9_000))
+        );
+        assert_eq!(agents[1].max_turns, MAX_TURNS);
+        let faulty: Vec<_> = warnings.iter().map(|line| line.split(':').next().unwrap()).collect();
+        let expected = ["Loud", "empty", "none", "other", "zero"].map(|name| format!("agents/{name}.md"));
+        assert_eq!(faulty, expected);
+    }
+}

@@ -1,0 +1,212 @@
+//! The gateway's configuration and telemetry, as a caller of `/rpc` sees them.
+
+use pretty_assertions::assert_eq;
+use serde_json::{Value, json};
+use strict_provider::{Fault, Refusal, Reply, StrictProvider};
+
+use super::app::{App, KEY};
+use super::rpc_tests::{call_with, flat, result};
+use crate::testing::within;
+
+fn control(op: &str) -> Value {
+    json!({"subsystem": "control", "op": op})
+}
+
+fn set(config: &Value) -> Value {
+    json!({"subsystem": "control", "op": "set_config", "config": config})
+}
+
+async fn config(app: &App) -> Value {
+    let mut result = result(app, KEY, control("get_config")).await;
+    let config = result["config"].take();
+    assert_eq!(result, json!({"config": null}));
+    config
+}
+
+async fn telemetry(app: &App, op: &str) -> Value {
+    result(app, KEY, json!({"subsystem": "telemetry", "op": op})).await
+}
+
+/// A model of Anthropic's at `base`, with budgets and a price.
+fn priced(base: &str) -> Value {
+    json!({
+        "models": {"main": {
+            "provider": "anthropic", "model": "claude-sonnet-4-5", "base_url": base, "context_window": 200_000,
+            "prices": {"input": 3, "output": 15, "cache_read": 0.3, "cache_write": 3.75},
+        }},
+        "default": "main",
+        "budgets": {"tokens_per_turn": 50_000, "tokens_per_hour": 100_000},
+    })
+}
+
+async fn text(app: &App, message: &str) -> Value {
+    app.say("t", message).await.last().unwrap().data["text"].clone()
+}
+
+#[tokio::test]
+async fn a_configuration_is_set_told_kept_and_dropped() {
+    let mut app = App::start().await;
+    let of_env = config(&app).await;
+    let base = app.provider.base_url();
+    let expected = json!({
+        "models": {"claude-sonnet-4-5": {
+            "provider": "anthropic", "model": "claude-sonnet-4-5", "base_url": base,
+            "context_window": 200_000, "max_output": 32_000, "thinking": {"budget_tokens": 16_000},
+        }},
+        "default": "claude-sonnet-4-5",
+        "fallbacks": [],
+        "retry": {"max_attempts": 5, "max_seconds": 60},
+        "budgets": {},
+    });
+    assert_eq!(of_env, expected);
+    // What is told can be set, and is told again.
+    assert_eq!(result(&app, KEY, set(&of_env)).await, json!({}));
+    assert_eq!(config(&app).await, of_env);
+    assert_eq!(text(&app, "as before").await, "as before");
+
+    let scripted = json!({
+        "models": {"s": {"provider": "scripted", "model": "offline", "context_window": 100_000}}, "default": "s",
+    });
+    assert_eq!(result(&app, KEY, set(&scripted)).await, json!({}));
+    assert_eq!(config(&app).await, scripted);
+    assert!(text(&app, "something").await.as_str().unwrap().contains("built-in script"));
+    app.restart().await;
+    assert_eq!(config(&app).await, scripted);
+    assert_eq!(result(&app, KEY, control("reload")).await, json!({}));
+    assert_eq!(config(&app).await, of_env);
+
+    app.write_gateway_json(&priced(&base).to_string());
+    assert_eq!(config(&app).await, of_env);
+    assert_eq!(result(&app, KEY, control("reload")).await, json!({}));
+    assert_eq!(config(&app).await, priced(&base));
+    app.write_gateway_json("{\"models\": 7}");
+    let message =
+        flat(call_with(&app, KEY, control("reload").to_string()).await, 400, "INVALID_REQUEST").await;
+    assert!(
+        message.contains("gateway.json.models is `7`") && message.contains("gateway.json.default"),
+        "{message}"
+    );
+    assert_eq!(config(&app).await, priced(&base));
+    app.stop().await;
+}
+
+#[tokio::test]
+async fn a_faulty_configuration_is_refused_whole() {
+    let app = App::start().await;
+    let before = config(&app).await;
+    let mut faulty = priced("http://127.0.0.1:1");
+    faulty["budgets"] = json!({"token_per_hour": 5});
+    faulty["default"] = json!("other");
+    let message = flat(call_with(&app, KEY, set(&faulty).to_string()).await, 400, "INVALID_REQUEST").await;
+    assert!(
+        ["config.budgets.token_per_hour", "config.default is `other`"]
+            .iter()
+            .all(|part| message.contains(part)),
+        "{message}"
+    );
+    for body in [control("set_config"), set(&json!("x")), set(&json!([])), set(&Value::Null)] {
+        let message = flat(call_with(&app, KEY, body.to_string()).await, 400, "INVALID_REQUEST").await;
+        assert!(message.contains("config"), "{message}");
+    }
+    assert_eq!(config(&app).await, before);
+    assert_eq!(text(&app, "as before").await, "as before");
+    app.stop().await;
+}
+
+#[tokio::test]
+async fn a_key_is_not_sent_where_a_caller_wants_it() {
+    let (app, thief) = (App::start().await, StrictProvider::start().await.unwrap());
+    let before = config(&app).await;
+    for (provider, key) in [("anthropic", None), ("openai-compatible", Some("LLM_API_KEY"))] {
+        let model = json!({
+            "provider": provider, "model": "m", "base_url": thief.base_url(), "api_key_env": key,
+            "context_window": 100_000,
+        });
+        let stolen = json!({"models": {"mine": model}, "default": "mine"});
+        let message =
+            flat(call_with(&app, KEY, set(&stolen).to_string()).await, 400, "INVALID_REQUEST").await;
+        assert!(
+            message.contains("config.models.mine.base_url") && message.contains("LLM_API_KEY"),
+            "{message}"
+        );
+    }
+    assert_eq!(config(&app).await, before);
+    text(&app, "go").await;
+    assert_eq!(thief.requests().len(), 0);
+    app.stop().await;
+}
+
+#[tokio::test]
+async fn what_was_spent_and_what_is_left_is_told() {
+    let app = App::start().await;
+    let base = app.provider.base_url();
+    let fresh = telemetry(&app, "quota_state").await;
+    let open = json!({"limit": null, "used": 0, "remaining": null, "frees_at": null});
+    let model = |name: &str| {
+        json!({
+            "name": name, "model": "claude-sonnet-4-5", "cool_down_seconds": 0.0, "retry_after_seconds": null,
+            "failures_in_a_row": 0, "last_failure": null,
+        })
+    };
+    let expected = json!({
+        "budgets": {"tokens_per_turn": null, "tokens_per_hour": open, "tokens_per_day": open},
+        "models": [model("claude-sonnet-4-5")],
+        "spent": [],
+    });
+    assert_eq!(fresh, expected);
+
+    result(&app, KEY, set(&priced(&base))).await;
+    let events = app.say("t", "hello").await;
+    let usage = &events.iter().rfind(|event| event.kind == "usage").unwrap().data;
+    let (input, output) = (usage["input_tokens"].as_u64().unwrap(), usage["output_tokens"].as_u64().unwrap());
+    let state = telemetry(&app, "quota_state").await;
+    let hour = &state["budgets"]["tokens_per_hour"];
+    assert_eq!((hour["limit"].as_u64(), hour["used"].as_u64()), (Some(100_000), Some(input + output)));
+    assert_eq!(hour["remaining"], 100_000 - input - output);
+    assert!(
+        hour["frees_at"].as_str().unwrap() < state["budgets"]["tokens_per_day"]["frees_at"].as_str().unwrap()
+    );
+    assert_eq!(state["budgets"]["tokens_per_turn"], 50_000);
+    let spent = &state["spent"][0];
+    assert_eq!((spent["calls"].as_u64(), spent["output_tokens"].as_u64()), (Some(1), Some(output)));
+    let least = (f64::from(u32::try_from(output).unwrap())) * 15.0 / 1_000_000.0;
+    assert!(spent["cost_usd"].as_f64().unwrap() > least, "{spent}");
+
+    let cache = telemetry(&app, "cache_state").await;
+    assert_eq!(cache["total"], cache["models"]["claude-sonnet-4-5"]);
+    assert_eq!(
+        (cache["total"]["calls"].as_u64(), cache["total"]["input_tokens"].as_u64()),
+        (Some(1), Some(input))
+    );
+
+    app.provider.enqueue(Reply::of_fault(Fault::refuse(Refusal::Unauthorized)));
+    app.say("t", "refused").await;
+    let state = telemetry(&app, "quota_state").await;
+    let main = &state["models"][0];
+    assert_eq!((main["name"].as_str(), main["failures_in_a_row"].as_u64()), (Some("main"), Some(1)));
+    assert_eq!(main["last_failure"]["kind"], "auth");
+    assert!(main["cool_down_seconds"].as_f64().unwrap() > 0.0);
+    app.stop().await;
+}
+
+#[tokio::test]
+async fn without_a_model_the_engine_says_what_to_set_and_can_be_given_one() {
+    let provider = StrictProvider::start().await.unwrap();
+    let app = App::with_env(provider, &[]).await;
+    assert_eq!(config(&app).await, Value::Null);
+    let health = || async {
+        within(app.keyless("GET", "/health").send()).await.unwrap().json::<Value>().await.unwrap()
+    };
+    let unwell = health().await;
+    assert_eq!(unwell["status"], "degraded");
+    assert!(unwell["subsystems"]["llm_provider"].as_str().unwrap().contains("LLM_PROVIDER"), "{unwell}");
+    flat(call_with(&app, KEY, control("reload").to_string()).await, 400, "INVALID_REQUEST").await;
+    let state = telemetry(&app, "quota_state").await;
+    assert_eq!((&state["models"], &state["spent"]), (&json!([]), &json!([])));
+
+    let base = app.provider.openai_base_url();
+    let local = json!({"provider": "openai-compatible", "model": "local", "base_url": base, "context_window": 100_000});
+    result(&app, KEY, set(&json!({"models": {"local": local}, "default": "local"}))).await;
+    assert_eq!(health().await["status"], "ok");
+    app.stop().await;
+}

@@ -1,0 +1,88 @@
+//! Busted prompt caches. Over a whole task each request has the one before as a prefix, cache marks aside.
+
+use std::collections::BTreeMap;
+
+use serde_json::json;
+use serde_json::value::RawValue;
+use strict_provider::{CacheAccount, CapturedRequest, Reply, Wire};
+
+use crate::agent::rig::{Rig, WIRES};
+
+/// Asserts that a request begins as the one before, byte for byte: its tools, its system prompt, its messages.
+pub(crate) fn assert_prefix(before: &CapturedRequest, after: &CapturedRequest) {
+    let [before, after] = [before, after].map(parts);
+    assert_eq!(before.keys().collect::<Vec<_>>(), after.keys().collect::<Vec<_>>());
+    for (name, value) in before {
+        let now = &after[&name];
+        match name.as_str() {
+            "messages" | "contents" | "input" => {
+                let value = value.strip_suffix(']').unwrap();
+                let same = value.bytes().zip(now.bytes()).take_while(|(before, now)| before == now).count();
+                assert!(
+                    now.starts_with(value),
+                    "{name} departs at {same}:\n{}\n{}",
+                    &value[same..],
+                    &now[same..]
+                );
+            }
+            _ => assert_eq!(&value, now, "{name}"),
+        }
+    }
+}
+
+/// The fields of a request's body as they were written, without the marks that tell a provider how far to keep it.
+fn parts(request: &CapturedRequest) -> BTreeMap<String, String> {
+    let parts: BTreeMap<String, Box<RawValue>> = serde_json::from_slice(&request.raw).unwrap();
+    let mark = r#""cache_control":{"type":"ephemeral"}"#;
+    let without = |value: &str| value.replace(&format!("{mark},"), "").replace(&format!(",{mark}"), "");
+    parts.into_iter().map(|(name, value)| (name, without(value.get()))).collect()
+}
+
+/// What the model does in a turn of a task with tools.
+fn turn(number: usize) -> Vec<Reply> {
+    let note = json!({"key": format!("note {}", number % 3), "value": number});
+    let calls = Reply::new()
+        .thinking(format!("Turn {number}."))
+        .text("I look.")
+        .tool_use("list_files", json!({"path": "."}))
+        .tool_use("working_memory_set", note);
+    match number % 4 {
+        0 => vec![
+            calls,
+            Reply::new().tool_use("read_file", json!({"path": "nothing"})),
+            Reply::of_text("There."),
+        ],
+        1 => vec![Reply::new().thinking("Easy.").text("I know that.")],
+        2 => vec![calls.redacted_thinking(), Reply::of_text("Found.")],
+        _ => vec![calls, Reply::of_text("Again.")],
+    }
+}
+
+async fn thirty_turns(wire: Wire) -> (Vec<CapturedRequest>, CacheAccount) {
+    let mut rig = Rig::new(wire).await;
+    for number in 0..30 {
+        rig.provider.enqueue_all(turn(number));
+        let message =
+            format!("Question {number}, of some length, so that the conversation grows as they do.");
+        rig.run(json!({"task_id": "t", "message": message, "super_thinking": true})).await;
+        if number % 10 == 9 {
+            rig.restart().await;
+        }
+    }
+    rig.provider.assert_no_refusals();
+    (rig.provider.requests(), rig.provider.cache_account())
+}
+
+#[tokio::test]
+async fn lesson_e12_each_request_has_the_one_before_as_its_beginning() {
+    for wire in WIRES {
+        let (requests, account) = thirty_turns(wire).await;
+        assert!(requests.len() > 50);
+        // As the vendor bills it: for Anthropic by the marks, for the others from the first 1,024 tokens on.
+        let share = account.read_percent();
+        assert!(share >= 90, "{wire:?}: {share} % were read from the cache");
+        for pair in requests.windows(2) {
+            assert_prefix(&pair[0], &pair[1]);
+        }
+    }
+}

@@ -1,0 +1,267 @@
+//! How an answer of Anthropic Messages is read (<https://platform.claude.com/docs/en/build-with-claude/streaming>).
+
+use std::collections::VecDeque;
+
+use contract::CallId;
+use contract::event::BlockType;
+use serde::Deserialize;
+use serde_json::Value;
+use sse_stream::Sse;
+
+use crate::models::http::Decoder;
+use crate::models::{
+    Answer, Block, CUT_OFF, ModelError, ModelErrorKind, Part, StopCause, Tokens, ToolUse, classify,
+    tool_input,
+};
+
+/// An event of the stream. Types that are not listed, which the vendor may add at any time, are ignored.
+#[derive(Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+enum Event {
+    MessageStart {
+        message: Start,
+    },
+    ContentBlockStart {
+        content_block: ContentBlock,
+    },
+    ContentBlockDelta {
+        delta: Delta,
+    },
+    ContentBlockStop {},
+    MessageDelta {
+        delta: MessageDelta,
+        #[serde(default)]
+        usage: Usage,
+    },
+    MessageStop {},
+    Error {},
+    #[serde(other)]
+    Other,
+}
+
+#[derive(Deserialize)]
+struct Start {
+    #[serde(default)]
+    usage: Usage,
+}
+
+#[derive(Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+enum ContentBlock {
+    Text {
+        #[serde(default)]
+        text: String,
+    },
+    Thinking {
+        #[serde(default)]
+        thinking: String,
+        #[serde(default)]
+        signature: String,
+    },
+    RedactedThinking {
+        data: String,
+    },
+    ToolUse {
+        id: String,
+        name: String,
+        /// Empty where the input is streamed.
+        #[serde(default)]
+        input: Value,
+    },
+    #[serde(other)]
+    Other,
+}
+
+#[derive(Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+enum Delta {
+    #[serde(rename = "text_delta")]
+    Text { text: String },
+    #[serde(rename = "thinking_delta")]
+    Thinking { thinking: String },
+    #[serde(rename = "signature_delta")]
+    Signature { signature: String },
+    #[serde(rename = "input_json_delta")]
+    InputJson { partial_json: String },
+    #[serde(other)]
+    Other,
+}
+
+#[derive(Deserialize)]
+struct MessageDelta {
+    stop_reason: Option<String>,
+}
+
+/// Counts are cumulative, and each may be absent.
+#[derive(Clone, Copy, Default, Deserialize)]
+#[serde(default)]
+struct Usage {
+    input_tokens: Option<u64>,
+    output_tokens: Option<u64>,
+    cache_read_input_tokens: Option<u64>,
+    cache_creation_input_tokens: Option<u64>,
+    output_tokens_details: Option<OutputDetails>,
+}
+
+#[derive(Clone, Copy, Default, Deserialize)]
+struct OutputDetails {
+    thinking_tokens: Option<u64>,
+}
+
+/// The block that is open, with what has come of it.
+enum Open {
+    Text(String),
+    Thinking { thinking: String, signature: String },
+    Redacted(String),
+    Tool { id: String, name: String, whole: Value, input: String },
+    Ignored,
+}
+
+#[derive(Default)]
+pub(super) struct Decoding {
+    blocks: Vec<Block>,
+    open: Option<Open>,
+    usage: Usage,
+    stop: StopCause,
+}
+
+impl Decoder for Decoding {
+    fn event(&mut self, event: &Sse, parts: &mut VecDeque<Part>) -> Result<(), ModelError> {
+        let Some(data) = event.data.as_deref() else { return Ok(()) };
+        let event = serde_json::from_str(data).map_err(|error| {
+            ModelError::new(
+                ModelErrorKind::Broken,
+                format!("the provider sent an event of no known form: {error}"),
+            )
+        })?;
+        match event {
+            Event::MessageStart { message } => self.count(message.usage),
+            Event::ContentBlockStart { content_block } => self.start(content_block, parts),
+            Event::ContentBlockDelta { delta } => self.delta(delta, parts),
+            Event::ContentBlockStop {} => self.stop(parts),
+            Event::MessageDelta { delta, usage } => {
+                self.count(usage);
+                self.stop = match delta.stop_reason.as_deref() {
+                    None => self.stop,
+                    Some("max_tokens") => StopCause::Length,
+                    Some("model_context_window_exceeded") => StopCause::ContextFull,
+                    Some("refusal") => StopCause::Refusal,
+                    Some(_) => StopCause::Done,
+                };
+            }
+            Event::MessageStop {} => parts.push_back(Part::Done(self.answer())),
+            Event::Error {} => {
+                return Err(classify::broken_off(&serde_json::from_str(data).unwrap_or_default()));
+            }
+            Event::Other => {}
+        }
+        Ok(())
+    }
+
+    fn spent(&self) -> Tokens {
+        self.usage.tokens()
+    }
+}
+
+impl Usage {
+    fn tokens(self) -> Tokens {
+        let counted = |count: Option<u64>| count.unwrap_or(0);
+        let (read, write) =
+            (counted(self.cache_read_input_tokens), counted(self.cache_creation_input_tokens));
+        Tokens {
+            // The vendor counts cached parts of the prompt beside `input_tokens`, not in it.
+            input: counted(self.input_tokens) + read + write,
+            output: counted(self.output_tokens),
+            cache_read: read,
+            cache_write: write,
+            reasoning: counted(self.output_tokens_details.and_then(|details| details.thinking_tokens)),
+        }
+    }
+}
+
+impl Decoding {
+    fn count(&mut self, usage: Usage) {
+        let ours = &mut self.usage;
+        ours.input_tokens = usage.input_tokens.or(ours.input_tokens);
+        ours.output_tokens = usage.output_tokens.or(ours.output_tokens);
+        ours.cache_read_input_tokens = usage.cache_read_input_tokens.or(ours.cache_read_input_tokens);
+        ours.cache_creation_input_tokens =
+            usage.cache_creation_input_tokens.or(ours.cache_creation_input_tokens);
+        ours.output_tokens_details = usage.output_tokens_details.or(ours.output_tokens_details);
+    }
+
+    fn start(&mut self, block: ContentBlock, parts: &mut VecDeque<Part>) {
+        let (open, kind, first) = match block {
+            ContentBlock::Text { text, .. } => (Open::Text(text.clone()), Some(BlockType::Text), text),
+            ContentBlock::Thinking { thinking, signature } => {
+                let open = Open::Thinking { thinking: thinking.clone(), signature };
+                (open, Some(BlockType::Thinking), thinking)
+            }
+            ContentBlock::RedactedThinking { data } => (Open::Redacted(data), None, String::new()),
+            ContentBlock::ToolUse { id, name, input: whole } => {
+                let open = Open::Tool { id, name, whole, input: String::new() };
+                (open, Some(BlockType::ToolUse), String::new())
+            }
+            ContentBlock::Other => (Open::Ignored, None, String::new()),
+        };
+        self.open = Some(open);
+        parts.extend(kind.map(Part::Start));
+        if !first.is_empty() {
+            parts.push_back(Part::Delta(first));
+        }
+    }
+
+    fn delta(&mut self, delta: Delta, parts: &mut VecDeque<Part>) {
+        match (delta, &mut self.open) {
+            (Delta::Text { text }, Some(Open::Text(all)))
+            | (Delta::Thinking { thinking: text }, Some(Open::Thinking { thinking: all, .. })) => {
+                all.push_str(&text);
+                parts.push_back(Part::Delta(text));
+            }
+            (Delta::Signature { signature }, Some(Open::Thinking { signature: all, .. })) => {
+                all.push_str(&signature);
+            }
+            (Delta::InputJson { partial_json }, Some(Open::Tool { input, .. })) => {
+                input.push_str(&partial_json);
+            }
+            // Kinds that we do not know, or a delta that does not fit its block: nothing we could show.
+            _ => {}
+        }
+    }
+
+    fn stop(&mut self, parts: &mut VecDeque<Part>) {
+        let (block, shown) = match self.open.take() {
+            Some(Open::Text(text)) => (Block::Text { text, signature: None }, true),
+            Some(Open::Thinking { thinking, signature }) => {
+                let signature = Some(signature).filter(|signature| !signature.is_empty());
+                (Block::Thinking { thinking, signature }, true)
+            }
+            Some(Open::Redacted(data)) => (Block::RedactedThinking { data }, false),
+            Some(Open::Tool { id, name, whole, input }) => {
+                // Servers that do not stream a call's input give it at once.
+                let whole = if whole.is_null() { String::new() } else { whole.to_string() };
+                let input = if input.trim().is_empty() { &whole } else { &input };
+                (Block::ToolUse(tool_use(id, name, input)), true)
+            }
+            Some(Open::Ignored) | None => return,
+        };
+        self.blocks.push(block);
+        if shown {
+            parts.push_back(Part::Stop);
+        }
+    }
+
+    fn answer(&mut self) -> Answer {
+        let mut blocks = std::mem::take(&mut self.blocks);
+        let cut = matches!(self.stop, StopCause::Length | StopCause::ContextFull);
+        if cut && let Some(Block::ToolUse(last)) = blocks.last_mut() {
+            last.broken.get_or_insert_with(|| CUT_OFF.into());
+        }
+        Answer { blocks, usage: self.spent(), stop: self.stop }
+    }
+}
+
+fn tool_use(provider_id: String, name: String, input: &str) -> ToolUse {
+    let (input, broken) = tool_input(input);
+    ToolUse { call_id: CallId::new(), provider_id, name, input, signature: None, broken }
+}

@@ -1,0 +1,429 @@
+//! The Gemini protocol (<https://ai.google.dev/api/generate-content>).
+//!
+//! The vendor signs parts of what a model says and wants each back as it came, in its place: the signature of a
+//! block is the vendor's `thoughtSignature`, and parts that are signed are blocks of their own
+//! (<https://ai.google.dev/gemini-api/docs/thought-signatures>).
+
+use std::collections::VecDeque;
+
+use contract::content::MediaKind;
+use reqwest::header::HeaderName;
+use secrecy::SecretString;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use sse_stream::Sse;
+
+use super::blocks::{Blocks, Prose, given_id, whole_call};
+use super::classify;
+use super::http::{Decoder, Endpoint, call, ended_early, insert};
+use super::media::{self, GEMINI, PDF, Sendable, is_blank};
+use super::profile::{Effort, Profile, Thinking};
+use super::{
+    Answer, Block, ChatModel, Content, Message, ModelError, ModelErrorKind, Part, Parts, Request, StopCause,
+    Tokens, ToolReply, ToolSpec, ToolUse,
+};
+use crate::sabotage::{self, Saboteur};
+
+/// What stands for the signature of a call that the model did not make itself, such as one of another model; from
+/// the vendor's page on signatures.
+const NOT_SIGNED: &str = "skip_thought_signature_validator";
+
+/// A model that speaks Gemini.
+pub(super) struct Gemini {
+    profile: Profile,
+    endpoint: Endpoint,
+}
+
+impl Gemini {
+    /// `base` is the vendor's address or one that stands in for it, as the vendor's SDKs take it: without `/v1beta`.
+    pub(super) fn new(base: &str, profile: Profile, key: Option<SecretString>) -> Self {
+        let (base, model) = (base.trim_end_matches('/'), profile.model.as_str());
+        // As the vendor's SDKs take it, a model may be named with its collection.
+        let collection =
+            if model.starts_with("models/") || model.starts_with("tunedModels/") { "" } else { "models/" };
+        let endpoint = Endpoint {
+            url: format!("{base}/v1beta/{collection}{model}:streamGenerateContent?alt=sse"),
+            key_header: HeaderName::from_static("x-goog-api-key"),
+            key_prefix: "",
+            key,
+            headers: &[],
+        };
+        Self { profile, endpoint }
+    }
+}
+
+impl ChatModel for Gemini {
+    fn name(&self) -> &str {
+        &self.profile.model
+    }
+
+    fn takes(&self, kind: MediaKind, media_type: &str) -> Result<(), String> {
+        GEMINI.take(kind, media_type)
+    }
+
+    fn ask(&self, request: &Request<'_>) -> Parts {
+        call(self.endpoint.clone(), body(&self.profile, request), Decoding::default())
+    }
+}
+
+fn body(profile: &Profile, request: &Request<'_>) -> Value {
+    let mut config = json!({
+        "maxOutputTokens": request.max_output.unwrap_or(profile.max_output).min(profile.max_output),
+    });
+    if let Some(thinking) = thinking(profile, request.thinking) {
+        insert(&mut config, "thinkingConfig", thinking);
+    }
+    let mut body = json!({
+        "systemInstruction": {"parts": [{"text": request.system}]},
+        "contents": contents(&profile.model, request.messages),
+        "generationConfig": config,
+    });
+    if !request.tools.is_empty() {
+        let declaration = |tool: &ToolSpec| {
+            json!({
+                "name": tool.name,
+                "description": tool.description,
+                // `parameters` takes a part of OpenAPI's schemas alone.
+                "parametersJsonSchema": tool.input_schema,
+            })
+        };
+        let declarations: Vec<Value> = request.tools.iter().map(declaration).collect();
+        insert(&mut body, "tools", json!([{"functionDeclarations": declarations}]));
+        if !request.may_call {
+            insert(&mut body, "toolConfig", json!({"functionCallingConfig": {"mode": "NONE"}}));
+        }
+    }
+    body
+}
+
+/// How the model is to think (<https://ai.google.dev/gemini-api/docs/thinking>). Where it is not to, it is asked for
+/// as little as it can, for what it thinks counts against the most that it may write.
+fn thinking(profile: &Profile, thinks: bool) -> Option<Value> {
+    let mut asked = match profile.thinking {
+        Thinking::Off => return None,
+        Thinking::Budget(tokens) if thinks => json!({"thinkingBudget": tokens}),
+        // The larger models cannot but think.
+        Thinking::Budget(_) if profile.model.contains("pro") => json!({"thinkingBudget": 128}),
+        Thinking::Budget(_) => json!({"thinkingBudget": 0}),
+        Thinking::Effort(effort) | Thinking::Adaptive(effort) => {
+            json!({"thinkingLevel": level(if thinks { effort } else { Effort::Low })})
+        }
+    };
+    if thinks {
+        insert(&mut asked, "includeThoughts", json!(true));
+    }
+    Some(asked)
+}
+
+/// The vendor's name of an effort. There is none above the high one that its models are documented to take.
+fn level(effort: Effort) -> &'static str {
+    match effort {
+        Effort::Low => "LOW",
+        Effort::Medium => "MEDIUM",
+        Effort::High | Effort::Xhigh | Effort::Max => "HIGH",
+    }
+}
+
+/// The conversation. Neighbours of one role are joined: the vendor has refused requests whose roles do not
+/// alternate.
+fn contents(model: &str, messages: &[Message]) -> Vec<Value> {
+    let mut joined: Vec<(&str, Vec<Value>)> = Vec::new();
+    let mut calls: Vec<&ToolUse> = Vec::new();
+    for message in messages {
+        let (role, parts) = match message {
+            Message::User { content } => ("user", content.iter().filter_map(part).collect()),
+            Message::Assistant { model: author, blocks } => {
+                calls = blocks.iter().filter_map(tool_use_of).collect();
+                ("model", answer(blocks, author == model, signs(model)))
+            }
+            Message::Results(replies) => ("user", results(replies, &calls)),
+        };
+        match joined.last_mut() {
+            Some((before, all)) if *before == role => all.extend(parts),
+            // The vendor refuses contents without parts.
+            _ if parts.is_empty() => {}
+            _ => joined.push((role, parts)),
+        }
+    }
+    joined.into_iter().map(|(role, parts)| json!({"role": role, "parts": parts})).collect()
+}
+
+fn tool_use_of(block: &Block) -> Option<&ToolUse> {
+    match block {
+        Block::ToolUse(call) => Some(call),
+        Block::Text { .. } | Block::Thinking { .. } | Block::RedactedThinking { .. } => None,
+    }
+}
+
+/// Whether a model refuses calls that are not signed: those since Gemini 3 do. All names but the old ones are taken
+/// for such models, as some names, like `gemini-flash-latest`, stand for the newest.
+fn signs(model: &str) -> bool {
+    !["gemini-1", "gemini-2", "gemma"].iter().any(|old| model.trim_start_matches("models/").starts_with(old))
+}
+
+/// What a person gave, as a part.
+fn part(content: &Content) -> Option<Value> {
+    let inline =
+        |media_type: &str, base64: &str| json!({"inlineData": {"mimeType": media_type, "data": base64}});
+    Some(match GEMINI.sendable(content)? {
+        Sendable::Text(text) => json!({"text": text}),
+        Sendable::Plain { name, text } => json!({"text": media::titled(name, &text)}),
+        Sendable::Image { media_type, base64 } => inline(media_type, &base64),
+        Sendable::Pdf { base64, .. } => inline(PDF, &base64),
+    })
+}
+
+/// An answer as it is sent back. Of another model's, only what it said and did.
+fn answer(blocks: &[Block], same_model: bool, signs: bool) -> Vec<Value> {
+    let mut parts: Vec<Value> = blocks.iter().filter_map(|block| said(block, same_model)).collect();
+    // The vendor looks at the first call of each answer in the turn under way. Those of turns before get the same,
+    // so that the conversation keeps its beginning.
+    let first = parts.iter_mut().find(|part| part.get("functionCall").is_some());
+    if let Some(first) = first.filter(|first| signs && first.get("thoughtSignature").is_none()) {
+        insert(first, "thoughtSignature", json!(NOT_SIGNED));
+    }
+    parts
+}
+
+fn said(block: &Block, same_model: bool) -> Option<Value> {
+    let (mut part, signature) = match block {
+        // Nothing but a signature is in an empty part, and it is sent back all the same.
+        Block::Text { text, signature } if is_blank(text) && !(same_model && signature.is_some()) => {
+            return None;
+        }
+        Block::Text { text, signature } => (json!({"text": text}), signature),
+        Block::Thinking { thinking, signature } if same_model => {
+            (json!({"text": thinking, "thought": true}), signature)
+        }
+        Block::Thinking { .. } | Block::RedactedThinking { .. } => return None,
+        Block::ToolUse(call) => {
+            let mut sent = json!({"name": call.name, "args": call.input});
+            if let Some(id) = given_id(call) {
+                insert(&mut sent, "id", json!(id));
+            }
+            (json!({"functionCall": sent}), &call.signature)
+        }
+    };
+    if let Some(signature) = signature.as_ref().filter(|_| same_model) {
+        let signature = if sabotage::by(Saboteur::DropSignatures) { "Zm9yZ2Vk" } else { signature };
+        insert(&mut part, "thoughtSignature", json!(signature));
+    }
+    Some(part)
+}
+
+/// The results, and behind them the media that people added.
+fn results(replies: &[ToolReply], calls: &[&ToolUse]) -> Vec<Value> {
+    let mut results = Vec::new();
+    let mut added = Vec::new();
+    for reply in replies {
+        // A history without the call is repaired before it comes here, and the vendor would refuse it.
+        let Some(call) = calls.iter().find(|call| call.provider_id == reply.provider_id) else { continue };
+        let (result, media) = result(reply, call);
+        results.push(result);
+        if !media.is_empty() {
+            added.push(json!({"text": media::introduction(given_id(call).unwrap_or(&call.name))}));
+            added.extend(media);
+        }
+    }
+    results.extend(added);
+    results
+}
+
+/// A result, which the vendor knows by the name of the tool, and the media that go with it.
+fn result(reply: &ToolReply, call: &ToolUse) -> (Value, Vec<Value>) {
+    let mut texts = Vec::from_iter(Some(reply.text.clone()).filter(|text| !is_blank(text)));
+    let mut media = Vec::new();
+    for mut remark in reply.remarks.iter().filter_map(part) {
+        match remark.get_mut("text").map(Value::take) {
+            Some(Value::String(text)) => texts.push(text),
+            _ => media.push(remark),
+        }
+    }
+    let text = if texts.is_empty() { media::NO_OUTPUT.to_owned() } else { texts.join("\n\n") };
+    // The vendor's own keys (google-genai, `types.py`, `FunctionResponse`).
+    let key = if reply.is_error { "error" } else { "output" };
+    let mut result = json!({"name": call.name, "response": {key: text}});
+    if let Some(id) = given_id(call) {
+        insert(&mut result, "id", json!(id));
+    }
+    (json!({"functionResponse": result}), media)
+}
+
+/// A piece of the answer. Fields and kinds of parts that are not listed are ignored.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Chunk {
+    #[serde(default)]
+    candidates: Vec<Candidate>,
+    prompt_feedback: Option<PromptFeedback>,
+    usage_metadata: Option<Usage>,
+    error: Option<Value>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Candidate {
+    content: Option<Said>,
+    finish_reason: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct Said {
+    #[serde(default)]
+    parts: Vec<SaidPart>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct SaidPart {
+    text: Option<String>,
+    #[serde(default)]
+    thought: bool,
+    thought_signature: Option<String>,
+    function_call: Option<FunctionCall>,
+}
+
+#[derive(Deserialize)]
+struct FunctionCall {
+    id: Option<String>,
+    name: String,
+    args: Option<Value>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct PromptFeedback {
+    block_reason: Option<String>,
+}
+
+/// Counts are of the whole answer so far, and each may be absent.
+#[derive(Clone, Copy, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Usage {
+    prompt_token_count: Option<u64>,
+    cached_content_token_count: Option<u64>,
+    candidates_token_count: Option<u64>,
+    thoughts_token_count: Option<u64>,
+}
+
+#[derive(Default)]
+struct Decoding {
+    blocks: Blocks,
+    usage: Usage,
+    finish_reason: Option<String>,
+    blocked: bool,
+}
+
+impl Decoder for Decoding {
+    fn event(&mut self, event: &Sse, parts: &mut VecDeque<Part>) -> Result<(), ModelError> {
+        let Some(data) = event.data.as_deref() else { return Ok(()) };
+        let chunk: Chunk = serde_json::from_str(data)
+            .map_err(|error| broken(format!("the provider sent a chunk of no known form: {error}")))?;
+        if let Some(error) = chunk.error {
+            return Err(classify::broken_off(&json!({"error": error})));
+        }
+        if let Some(usage) = chunk.usage_metadata {
+            self.usage = self.usage.then(usage);
+        }
+        self.blocked |= chunk.prompt_feedback.is_some_and(|feedback| feedback.block_reason.is_some());
+        // Only one candidate is asked for.
+        if let Some(candidate) = chunk.candidates.into_iter().next() {
+            for part in candidate.content.into_iter().flat_map(|said| said.parts) {
+                self.part(part, parts);
+            }
+            self.finish_reason = candidate.finish_reason.or(self.finish_reason.take());
+        }
+        Ok(())
+    }
+
+    /// Older models tell a reason to end with each piece, so that nothing but the stream's end is the end.
+    fn end(&mut self, parts: &mut VecDeque<Part>) -> Result<Answer, ModelError> {
+        let stop = match self.finish_reason.as_deref() {
+            _ if self.blocked => StopCause::Refusal,
+            None => return Err(ended_early()),
+            Some(reason) => stop(reason)?,
+        };
+        let blocks = self.blocks.finish(stop == StopCause::Length, parts);
+        Ok(Answer { blocks, usage: self.spent(), stop })
+    }
+
+    fn spent(&self) -> Tokens {
+        self.usage.tokens()
+    }
+}
+
+impl Decoding {
+    fn part(&mut self, part: SaidPart, parts: &mut VecDeque<Part>) {
+        if let Some(call) = part.function_call {
+            let FunctionCall { id, name, args } = call;
+            return self.blocks.call(whole_call(id, name, args, part.thought_signature), parts);
+        }
+        let prose = if part.thought { Prose::Thinking } else { Prose::Text };
+        self.blocks.write(prose, part.text.unwrap_or_default(), part.thought_signature, parts);
+    }
+}
+
+impl Usage {
+    /// These counts, overridden by what a later piece tells.
+    fn then(self, later: Self) -> Self {
+        Self {
+            prompt_token_count: later.prompt_token_count.or(self.prompt_token_count),
+            cached_content_token_count: later.cached_content_token_count.or(self.cached_content_token_count),
+            candidates_token_count: later.candidates_token_count.or(self.candidates_token_count),
+            thoughts_token_count: later.thoughts_token_count.or(self.thoughts_token_count),
+        }
+    }
+
+    fn tokens(self) -> Tokens {
+        let counted = |count: Option<u64>| count.unwrap_or(0);
+        let reasoning = counted(self.thoughts_token_count);
+        Tokens {
+            // With what was cached.
+            input: counted(self.prompt_token_count),
+            // The vendor counts thoughts beside the candidates.
+            output: counted(self.candidates_token_count) + reasoning,
+            cache_read: counted(self.cached_content_token_count),
+            // What the vendor caches of itself costs nothing more.
+            cache_write: 0,
+            reasoning,
+        }
+    }
+}
+
+/// What a reason to end means (google-genai, `types.py`, `FinishReason`).
+fn stop(reason: &str) -> Result<StopCause, ModelError> {
+    match reason {
+        "MAX_TOKENS" | "CONTINUATION" => Ok(StopCause::Length),
+        "SAFETY"
+        | "RECITATION"
+        | "LANGUAGE"
+        | "BLOCKLIST"
+        | "PROHIBITED_CONTENT"
+        | "SPII"
+        | "IMAGE_SAFETY"
+        | "IMAGE_PROHIBITED_CONTENT"
+        | "IMAGE_RECITATION"
+        | "ESCALATION"
+        | "MODEL_ARMOR"
+        | "PUP_LIMITED_DISABLED" => Ok(StopCause::Refusal),
+        // The model wrote what is no call, or failed in a way that nobody knows: it may do better when asked again.
+        "MALFORMED_FUNCTION_CALL"
+        | "UNEXPECTED_TOOL_CALL"
+        | "TOO_MANY_TOOL_CALLS"
+        | "MALFORMED_RESPONSE"
+        | "OTHER" => Err(broken(format!("the provider broke its answer off: {reason}"))),
+        "MISSING_THOUGHT_SIGNATURE" => {
+            let what = format!("the provider refused the history: {reason}");
+            Err(ModelError::new(ModelErrorKind::BrokenHistory, what))
+        }
+        _ => Ok(StopCause::Done),
+    }
+}
+
+fn broken(what: String) -> ModelError {
+    ModelError::new(ModelErrorKind::Broken, what)
+}
+
+#[cfg(test)]
+#[path = "gemini_tests.rs"]
+mod tests;

@@ -1,0 +1,337 @@
+//! How an answer of OpenAI Chat Completions is read, the vendor's and that of the servers that took it over
+//! (<https://platform.openai.com/docs/api-reference/chat-streaming>).
+
+use std::collections::VecDeque;
+
+use contract::CallId;
+use contract::event::BlockType;
+use serde::Deserialize;
+use serde_json::Value;
+use sse_stream::Sse;
+
+use super::REASONING_CONTENT;
+use crate::models::http::{Decoder, insert};
+use crate::models::{
+    Answer, Block, CUT_OFF, ModelError, ModelErrorKind, Part, StopCause, Tokens, ToolUse, classify,
+    tool_input,
+};
+
+#[derive(Deserialize)]
+struct Chunk {
+    choices: Option<Vec<Choice>>,
+    usage: Option<Usage>,
+    error: Option<Value>,
+}
+
+#[derive(Deserialize)]
+struct Choice {
+    delta: Option<Delta>,
+    finish_reason: Option<String>,
+    /// Moonshot's place for it.
+    usage: Option<Usage>,
+}
+
+#[derive(Default, Deserialize)]
+struct Delta {
+    content: Option<String>,
+    /// Text in which the model declines; shown as any other.
+    refusal: Option<String>,
+    /// Not the vendor's own, as the two that follow: `DeepSeek`, vLLM and others stream reasoning here.
+    reasoning_content: Option<String>,
+    /// Groq, `OpenRouter`, newer vLLM.
+    reasoning: Option<String>,
+    /// `OpenRouter`, beside the field before.
+    reasoning_details: Option<Vec<Value>>,
+    /// Some compatible servers send `null`.
+    tool_calls: Option<Vec<CallDelta>>,
+}
+
+#[derive(Deserialize)]
+struct CallDelta {
+    /// Absent where a call comes whole.
+    index: Option<usize>,
+    id: Option<String>,
+    function: Option<FunctionDelta>,
+    extra_content: Option<Value>,
+}
+
+#[derive(Default, Deserialize)]
+struct FunctionDelta {
+    name: Option<String>,
+    /// A text; of some compatible servers the object itself.
+    arguments: Option<Value>,
+}
+
+#[derive(Deserialize)]
+struct Usage {
+    prompt_tokens: Option<u64>,
+    completion_tokens: Option<u64>,
+    prompt_tokens_details: Option<PromptDetails>,
+    completion_tokens_details: Option<CompletionDetails>,
+    /// `DeepSeek`'s name (<https://api-docs.deepseek.com/guides/kv_cache>).
+    prompt_cache_hit_tokens: Option<u64>,
+    /// Moonshot's.
+    cached_tokens: Option<u64>,
+}
+
+#[derive(Deserialize)]
+struct PromptDetails {
+    cached_tokens: Option<u64>,
+    /// `OpenRouter`'s (<https://openrouter.ai/docs/use-cases/usage-accounting>).
+    cache_write_tokens: Option<u64>,
+}
+
+#[derive(Deserialize)]
+struct CompletionDetails {
+    reasoning_tokens: Option<u64>,
+}
+
+impl Usage {
+    fn tokens(&self) -> Tokens {
+        let (prompt, completion) = (&self.prompt_tokens_details, &self.completion_tokens_details);
+        let cached = prompt.as_ref().and_then(|details| details.cached_tokens);
+        Tokens {
+            input: self.prompt_tokens.unwrap_or(0),
+            output: self.completion_tokens.unwrap_or(0),
+            cache_read: cached.or(self.prompt_cache_hit_tokens).or(self.cached_tokens).unwrap_or(0),
+            cache_write: prompt.as_ref().and_then(|details| details.cache_write_tokens).unwrap_or(0),
+            reasoning: completion.as_ref().and_then(|details| details.reasoning_tokens).unwrap_or(0),
+        }
+    }
+}
+
+/// A call, with what has come of it.
+#[derive(Default)]
+struct Call {
+    index: Option<usize>,
+    id: String,
+    name: String,
+    arguments: String,
+    extra_content: Option<Value>,
+}
+
+/// The block that is open.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Open {
+    Text,
+    Thinking,
+    /// The call at this place of all calls.
+    Call(usize),
+}
+
+#[derive(Default)]
+pub(super) struct Decoding {
+    text: String,
+    thinking: String,
+    /// What the provider wants back of the reasoning: see [`super::reasoning`].
+    details: Vec<Value>,
+    wants_reasoning: bool,
+    calls: Vec<Call>,
+    open: Option<Open>,
+    refused: bool,
+    usage: Tokens,
+    finish_reason: Option<String>,
+}
+
+impl Decoder for Decoding {
+    fn event(&mut self, event: &Sse, parts: &mut VecDeque<Part>) -> Result<(), ModelError> {
+        let Some(data) = event.data.as_deref() else { return Ok(()) };
+        if data.trim() == "[DONE]" {
+            return self.done(parts);
+        }
+        let chunk: Chunk = serde_json::from_str(data).map_err(|error| {
+            let what = format!("the provider sent a chunk of no known form: {error}");
+            ModelError::new(ModelErrorKind::Broken, what)
+        })?;
+        if chunk.error.is_some_and(|error| !error.is_null()) {
+            return Err(classify::broken_off(&serde_json::from_str(data).unwrap_or_default()));
+        }
+        // Only one choice is asked for.
+        let choice = chunk.choices.into_iter().flatten().next();
+        let usage = chunk.usage.as_ref().or(choice.as_ref().and_then(|choice| choice.usage.as_ref()));
+        self.usage = usage.map_or(self.usage, Usage::tokens);
+        if let Some(choice) = choice {
+            self.delta(choice.delta.unwrap_or_default(), parts);
+            self.finish_reason = choice.finish_reason.or(self.finish_reason.take());
+        }
+        Ok(())
+    }
+
+    fn spent(&self) -> Tokens {
+        self.usage
+    }
+}
+
+impl Decoding {
+    fn delta(&mut self, delta: Delta, parts: &mut VecDeque<Part>) {
+        let filled = |text: Option<String>| text.filter(|text| !text.is_empty());
+        self.reason(&delta, parts);
+        let refusal = filled(delta.refusal);
+        self.refused |= refusal.is_some();
+        for more in [filled(delta.content), refusal].into_iter().flatten() {
+            self.switch(Open::Text, parts);
+            self.text.push_str(&more);
+            parts.push_back(Part::Delta(more));
+        }
+        for call in delta.tool_calls.into_iter().flatten() {
+            self.call(call, parts);
+        }
+    }
+
+    /// Some servers send the same reasoning in several fields: only one of them is shown.
+    fn reason(&mut self, delta: &Delta, parts: &mut VecDeque<Part>) {
+        let details = delta.reasoning_details.as_deref().unwrap_or_default();
+        let mut in_details = String::new();
+        for detail in details {
+            in_details.push_str(detail["text"].as_str().or(detail["summary"].as_str()).unwrap_or_default());
+            add_detail(&mut self.details, detail);
+        }
+        let fields = [delta.reasoning_content.as_deref(), delta.reasoning.as_deref(), Some(&*in_details)];
+        self.wants_reasoning |= delta.reasoning_content.as_deref().is_some_and(|text| !text.is_empty());
+        if let Some(more) = fields.into_iter().flatten().find(|text| !text.is_empty()) {
+            self.switch(Open::Thinking, parts);
+            self.thinking.push_str(more);
+            parts.push_back(Part::Delta(more.to_owned()));
+        }
+    }
+
+    fn call(&mut self, delta: CallDelta, parts: &mut VecDeque<Part>) {
+        let at = self.place(&delta);
+        self.switch(Open::Call(at), parts);
+        if at == self.calls.len() {
+            self.calls.push(Call { index: delta.index, ..Call::default() });
+        }
+        let Some(call) = self.calls.get_mut(at) else { return };
+        // Id and name come whole, and from some compatible servers with every part of the arguments.
+        let first = |known: &mut String, sent: Option<String>| {
+            if known.is_empty() {
+                *known = sent.unwrap_or_default();
+            }
+        };
+        first(&mut call.id, delta.id);
+        call.extra_content = delta.extra_content.filter(Value::is_object).or(call.extra_content.take());
+        let FunctionDelta { name, arguments } = delta.function.unwrap_or_default();
+        first(&mut call.name, name);
+        match arguments {
+            Some(Value::String(more)) => call.arguments.push_str(&more),
+            Some(whole @ Value::Object(_)) => call.arguments = whole.to_string(),
+            _ => {}
+        }
+    }
+
+    /// Which call a delta belongs to. Servers that send calls whole give them no index, or all the same one: such a
+    /// call is a new one if it has a name and an id of its own.
+    fn place(&self, delta: &CallDelta) -> usize {
+        let known = match delta.index {
+            Some(index) => self.calls.iter().rposition(|call| call.index == Some(index)),
+            None => self.calls.len().checked_sub(1),
+        };
+        let id = delta.id.as_deref().unwrap_or_default();
+        let has_name =
+            delta.function.as_ref().and_then(|function| function.name.as_deref()).is_some_and(is_filled);
+        let is_another = |call: &Call| match delta.index {
+            Some(_) => has_name && is_filled(id) && is_filled(&call.id) && call.id != id,
+            None => has_name && (id.is_empty() || call.id != id),
+        };
+        known.filter(|at| !self.calls.get(*at).is_some_and(is_another)).unwrap_or(self.calls.len())
+    }
+
+    /// The stream has no block marks: a block begins where the kind changes.
+    fn switch(&mut self, to: Open, parts: &mut VecDeque<Part>) {
+        if self.open == Some(to) {
+            return;
+        }
+        self.close(parts);
+        self.open = Some(to);
+        parts.push_back(Part::Start(match to {
+            Open::Text => BlockType::Text,
+            Open::Thinking => BlockType::Thinking,
+            Open::Call(_) => BlockType::ToolUse,
+        }));
+    }
+
+    fn close(&mut self, parts: &mut VecDeque<Part>) {
+        if self.open.take().is_some() {
+            parts.push_back(Part::Stop);
+        }
+    }
+
+    fn done(&mut self, parts: &mut VecDeque<Part>) -> Result<(), ModelError> {
+        let Some(reason) = self.finish_reason.take() else {
+            let what = "the provider's stream ended without saying why";
+            return Err(ModelError::new(ModelErrorKind::Broken, what));
+        };
+        let stop = stop(&reason)?;
+        let stop = if self.refused && stop == StopCause::Done { StopCause::Refusal } else { stop };
+        self.close(parts);
+        let mut blocks = Vec::from_iter(self.thinking_block());
+        if !self.text.is_empty() {
+            blocks.push(Block::Text { text: std::mem::take(&mut self.text), signature: None });
+        }
+        let mut calls: Vec<ToolUse> = self.calls.drain(..).map(tool_use).collect();
+        if matches!(stop, StopCause::Length | StopCause::ContextFull)
+            && let Some(last) = calls.last_mut()
+        {
+            last.broken.get_or_insert_with(|| CUT_OFF.into());
+        }
+        blocks.extend(calls.into_iter().map(Block::ToolUse));
+        parts.push_back(Part::Done(Answer { blocks, usage: self.usage, stop }));
+        Ok(())
+    }
+
+    fn thinking_block(&mut self) -> Option<Block> {
+        let thinking = std::mem::take(&mut self.thinking);
+        let signature = if self.details.is_empty() {
+            self.wants_reasoning.then(|| REASONING_CONTENT.to_owned())
+        } else {
+            Some(Value::Array(std::mem::take(&mut self.details)).to_string())
+        };
+        (signature.is_some() || !thinking.is_empty()).then_some(Block::Thinking { thinking, signature })
+    }
+}
+
+fn is_filled(text: &str) -> bool {
+    !text.is_empty()
+}
+
+/// Why an answer ended, in the words of the vendor and of those after it.
+fn stop(reason: &str) -> Result<StopCause, ModelError> {
+    Ok(match reason.to_lowercase().as_str() {
+        // Mistral's is `model_length`.
+        "length" | "max_tokens" | "model_length" => StopCause::Length,
+        // Z.ai's, as `sensitive` and `network_error` (<https://docs.z.ai/api-reference/llm/chat-completion>).
+        "model_context_window_exceeded" => StopCause::ContextFull,
+        "content_filter" | "sensitive" => StopCause::Refusal,
+        // DeepSeek's for a server that had to give up, and OpenRouter's for a provider that did.
+        "insufficient_system_resource" | "network_error" | "error" => {
+            let what = format!("the provider broke its answer off: {reason}");
+            return Err(ModelError::new(ModelErrorKind::Busy, what));
+        }
+        _ => StopCause::Done,
+    })
+}
+
+/// Adds a part of the reasoning: more of the last one if it has its index and type, else a new one.
+fn add_detail(details: &mut Vec<Value>, more: &Value) {
+    let is_same = |known: &Value| known["type"] == more["type"] && known["index"] == more["index"];
+    let Some(known) = details.last_mut().filter(|known| is_same(known)) else {
+        return details.push(more.clone());
+    };
+    for (field, value) in more.as_object().into_iter().flatten() {
+        let value = match (field.as_str(), known[field].as_str(), value.as_str()) {
+            ("text" | "summary" | "data", Some(before), Some(more)) => format!("{before}{more}").into(),
+            _ if value.is_null() => continue,
+            _ => value.clone(),
+        };
+        insert(known, field, value);
+    }
+}
+
+fn tool_use(call: Call) -> ToolUse {
+    let (input, broken) = tool_input(&call.arguments);
+    let call_id = CallId::new();
+    // A result is matched to its call by the id, so calls without one get ours.
+    let provider_id = if call.id.is_empty() { call_id.to_string() } else { call.id };
+    let signature = call.extra_content.map(|extra| extra.to_string());
+    ToolUse { call_id, provider_id, name: call.name, input, signature, broken }
+}

@@ -1,0 +1,183 @@
+//! The OpenAI Responses protocol (<https://platform.openai.com/docs/api-reference/responses>), without anything
+//! stored at the provider: each request has the whole conversation.
+
+mod decoding;
+
+use contract::content::MediaKind;
+use reqwest::header::AUTHORIZATION;
+use secrecy::SecretString;
+use serde_json::{Value, json};
+
+use self::decoding::Decoding;
+use super::http::{Endpoint, call, insert};
+use super::media::{self, PDF, Sendable, is_blank};
+use super::openai::cache_key;
+use super::profile::{Effort, Profile, Thinking};
+use super::{Block, ChatModel, Content, Message, Parts, Request, ToolReply};
+use crate::sabotage::{self, Saboteur};
+
+/// The least bound of an answer that the provider takes
+/// (<https://platform.openai.com/docs/api-reference/responses/create>).
+const MIN_OUTPUT: u64 = 16;
+
+/// A model that speaks OpenAI Responses.
+pub(super) struct Responses {
+    profile: Profile,
+    endpoint: Endpoint,
+}
+
+impl Responses {
+    /// `base` is the vendor's address or one that stands in for it, as the vendor's SDKs take it: with `/v1`.
+    pub(super) fn new(base: &str, profile: Profile, key: Option<SecretString>) -> Self {
+        let endpoint = Endpoint {
+            url: format!("{}/responses", base.trim_end_matches('/')),
+            key_header: AUTHORIZATION,
+            key_prefix: "Bearer ",
+            key,
+            headers: &[],
+        };
+        Self { profile, endpoint }
+    }
+}
+
+impl ChatModel for Responses {
+    fn name(&self) -> &str {
+        &self.profile.model
+    }
+
+    fn takes(&self, kind: MediaKind, media_type: &str) -> Result<(), String> {
+        media::taken(kind, media_type)
+    }
+
+    fn ask(&self, request: &Request<'_>) -> Parts {
+        call(self.endpoint.clone(), body(&self.profile, request), Decoding::default())
+    }
+}
+
+fn body(profile: &Profile, request: &Request<'_>) -> Value {
+    let max_output = request.max_output.unwrap_or(profile.max_output).min(profile.max_output);
+    let mut body = json!({
+        "model": profile.model,
+        "instructions": request.system,
+        "input": request.messages.iter().flat_map(|message| items(&profile.model, message)).collect::<Value>(),
+        "stream": true,
+        "store": false,
+        "max_output_tokens": max_output.max(MIN_OUTPUT),
+        "prompt_cache_key": cache_key(request.cache_key),
+    });
+    if !request.tools.is_empty() {
+        let tools = request.tools.iter().map(|tool| {
+            json!({
+                "type": "function", "name": tool.name, "description": tool.description,
+                "parameters": tool.input_schema, "strict": false,
+            })
+        });
+        insert(&mut body, "tools", tools.collect());
+        insert(&mut body, "parallel_tool_calls", json!(true));
+        if !request.may_call {
+            insert(&mut body, "tool_choice", json!("none"));
+        }
+    }
+    if profile.thinking != Thinking::Off {
+        // Models that do not reason refuse to be asked for it ("Encrypted content is not supported with this model").
+        insert(&mut body, "include", json!(["reasoning.encrypted_content"]));
+    }
+    // A question beside the conversation is to be answered and not pondered.
+    let effort = match (profile.thinking, request.thinking, request.may_call) {
+        (Thinking::Effort(effort) | Thinking::Adaptive(effort), true, _) => Some(effort),
+        (Thinking::Effort(_) | Thinking::Adaptive(_), false, false) => Some(Effort::Low),
+        _ => None,
+    };
+    if let Some(effort) = effort {
+        insert(&mut body, "reasoning", json!({"effort": effort, "summary": "auto"}));
+    }
+    body
+}
+
+fn items(model: &str, message: &Message) -> Vec<Value> {
+    match message {
+        Message::User { content } => {
+            let parts: Vec<Value> = content.iter().filter_map(part).collect();
+            let message = |parts| json!({"type": "message", "role": "user", "content": parts});
+            (!parts.is_empty()).then(|| message(parts)).into_iter().collect()
+        }
+        Message::Assistant { model: author, blocks } => answer(blocks, author == model),
+        Message::Results(replies) => replies.iter().map(result).collect(),
+    }
+}
+
+/// What a person gave, as a part of a message.
+fn part(content: &Content) -> Option<Value> {
+    Some(match Sendable::of(content)? {
+        Sendable::Text(text) | Sendable::Plain { name: None, text } => input_text(&text),
+        Sendable::Plain { name: Some(name), text } => input_text(&format!("Document {name}:\n\n{text}")),
+        Sendable::Image { media_type, base64 } => {
+            let url = format!("data:{media_type};base64,{base64}");
+            json!({"type": "input_image", "image_url": url, "detail": "auto"})
+        }
+        Sendable::Pdf { name, base64 } => json!({
+            "type": "input_file",
+            "filename": name.unwrap_or("document.pdf"),
+            "file_data": format!("data:{PDF};base64,{base64}"),
+        }),
+    })
+}
+
+fn input_text(text: &str) -> Value {
+    json!({"type": "input_text", "text": text})
+}
+
+/// A result is a text where it can be: the other form is younger, and not all compatible servers know it.
+fn result(reply: &ToolReply) -> Value {
+    let text = Some(reply.text.as_str()).filter(|text| !is_blank(text));
+    let remarks: Vec<Value> = reply.remarks.iter().filter_map(part).collect();
+    let output = if remarks.is_empty() {
+        json!(text.unwrap_or(media::NO_OUTPUT))
+    } else {
+        text.map(input_text).into_iter().chain(remarks).collect()
+    };
+    json!({"type": "function_call_output", "call_id": reply.provider_id, "output": output})
+}
+
+fn answer(blocks: &[Block], same_model: bool) -> Vec<Value> {
+    let mut items: Vec<Value> = blocks.iter().filter_map(|block| item(block, same_model)).collect();
+    // Reasoning that leads to nothing is refused ("was provided without its required following item").
+    while items.last().is_some_and(|item| item["type"] == "reasoning") {
+        items.pop();
+    }
+    items
+}
+
+/// A block as it is sent back; none if the provider would refuse it.
+fn item(block: &Block, same_model: bool) -> Option<Value> {
+    match block {
+        // What the model itself gave stays: its reasoning is refused without the very item that it led to.
+        Block::Text { text, .. } if is_blank(text) && !same_model => None,
+        Block::Text { text, signature } => {
+            let content = json!([{"type": "output_text", "text": text}]);
+            let mut item = json!({"type": "message", "role": "assistant", "content": content});
+            if let Some(signature) = signature.as_deref().filter(|_| same_model)
+                && let Ok(Value::Object(kept)) = serde_json::from_str(signature)
+            {
+                kept.into_iter().for_each(|(field, value)| insert(&mut item, &field, value));
+            }
+            Some(item)
+        }
+        Block::Thinking { signature: Some(signature), .. } if same_model => {
+            let mut item: Value = serde_json::from_str(signature).ok()?;
+            if sabotage::by(Saboteur::DropSignatures) {
+                insert(&mut item, "encrypted_content", json!("forged"));
+            }
+            (item.get("type") == Some(&json!("reasoning"))).then_some(item)
+        }
+        Block::Thinking { .. } | Block::RedactedThinking { .. } => None,
+        Block::ToolUse(call) => Some(json!({
+            "type": "function_call", "call_id": call.provider_id, "name": call.name,
+            "arguments": call.input.to_string(),
+        })),
+    }
+}
+
+#[cfg(test)]
+#[path = "responses_tests.rs"]
+mod tests;

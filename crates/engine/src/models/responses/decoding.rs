@@ -1,0 +1,354 @@
+//! How an answer of OpenAI Responses is read
+//! (<https://platform.openai.com/docs/api-reference/responses-streaming>).
+//!
+//! The answer is a list of items, each at its own index, and their events may be mixed. What is told of them is in
+//! the order of the items all the same: what belongs to a later item waits until those before are whole.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use contract::CallId;
+use contract::event::BlockType;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use sse_stream::Sse;
+
+use crate::models::http::Decoder;
+use crate::models::{
+    Answer, Block, CUT_OFF, ModelError, ModelErrorKind, Part, StopCause, Tokens, ToolUse, classify,
+    tool_input,
+};
+
+/// An event of the stream. Types that are not listed, which the vendor may add at any time, are ignored.
+#[derive(Deserialize)]
+#[serde(tag = "type")]
+enum Event {
+    #[serde(rename = "response.output_item.added")]
+    Added {
+        #[serde(default)]
+        output_index: usize,
+        item: Value,
+    },
+    #[serde(rename = "response.reasoning_summary_part.added")]
+    SummaryPart {
+        #[serde(default)]
+        output_index: usize,
+    },
+    /// A summary of the reasoning or, of models with open weights, the reasoning itself.
+    #[serde(rename = "response.reasoning_summary_text.delta", alias = "response.reasoning_text.delta")]
+    Thinking(Delta),
+    #[serde(rename = "response.output_text.delta")]
+    Text(Delta),
+    #[serde(rename = "response.refusal.delta")]
+    Refusal(Delta),
+    #[serde(rename = "response.function_call_arguments.delta")]
+    Arguments(Delta),
+    #[serde(rename = "response.output_item.done")]
+    Done {
+        #[serde(default)]
+        output_index: usize,
+        item: Value,
+    },
+    #[serde(rename = "response.completed")]
+    Completed { response: End },
+    #[serde(rename = "response.incomplete")]
+    Incomplete { response: End },
+    #[serde(rename = "response.failed")]
+    Failed { response: End },
+    #[serde(rename = "error")]
+    Error {},
+    #[serde(other)]
+    Other,
+}
+
+#[derive(Deserialize)]
+struct Delta {
+    #[serde(default)]
+    output_index: usize,
+    delta: String,
+}
+
+/// The response at its end.
+#[derive(Deserialize)]
+struct End {
+    usage: Option<Usage>,
+    incomplete_details: Option<Incomplete>,
+    output: Option<Vec<Value>>,
+}
+
+#[derive(Deserialize)]
+struct Incomplete {
+    reason: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct Usage {
+    #[serde(default)]
+    input_tokens: u64,
+    #[serde(default)]
+    output_tokens: u64,
+    input_tokens_details: Option<InputDetails>,
+    output_tokens_details: Option<OutputDetails>,
+}
+
+#[derive(Default, Deserialize)]
+struct InputDetails {
+    cached_tokens: Option<u64>,
+    cache_write_tokens: Option<u64>,
+}
+
+#[derive(Default, Deserialize)]
+struct OutputDetails {
+    reasoning_tokens: Option<u64>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Thinking,
+    Text,
+    Call,
+}
+
+impl Kind {
+    /// None of an item that is nothing to us.
+    fn of(item: &Value) -> Option<Self> {
+        match item["type"].as_str()? {
+            "reasoning" => Some(Self::Thinking),
+            "message" => Some(Self::Text),
+            "function_call" => Some(Self::Call),
+            _ => None,
+        }
+    }
+}
+
+/// An item of the answer, with what has come of it.
+struct Item {
+    kind: Kind,
+    /// What was streamed: a text, reasoning, or a call's arguments.
+    streamed: String,
+    /// How much of that has been told, in bytes.
+    told: usize,
+    is_open: bool,
+    is_told: bool,
+    /// The item as the provider gives it, first without its content and at its end whole.
+    item: Value,
+    is_whole: bool,
+}
+
+impl Item {
+    fn new(kind: Kind) -> Self {
+        let streamed = String::new();
+        Self { kind, streamed, told: 0, is_open: false, is_told: false, item: Value::Null, is_whole: false }
+    }
+
+    fn end(&mut self, item: Value) {
+        if let Some(text) = whole_text(self.kind, &item).filter(|_| self.streamed.is_empty()) {
+            self.streamed = text;
+        }
+        self.item = item;
+        self.is_whole = true;
+    }
+
+    /// Tells what is new. Whether there may be more.
+    fn tell(&mut self, parts: &mut VecDeque<Part>) -> bool {
+        let kind = match self.kind {
+            Kind::Thinking => BlockType::Thinking,
+            Kind::Text => BlockType::Text,
+            Kind::Call => BlockType::ToolUse,
+        };
+        let text = Some(&self.streamed).filter(|_| self.kind != Kind::Call);
+        let new = text.and_then(|text| text.get(self.told..)).unwrap_or_default();
+        if !self.is_open && (self.kind == Kind::Call || !new.is_empty()) {
+            parts.push_back(Part::Start(kind));
+            self.is_open = true;
+        }
+        if !new.is_empty() {
+            parts.push_back(Part::Delta(new.to_owned()));
+            self.told = self.streamed.len();
+        }
+        if self.is_whole && !self.is_told {
+            self.is_told = true;
+            parts.extend(self.is_open.then_some(Part::Stop));
+        }
+        !self.is_whole
+    }
+
+    /// The block; none if there is nothing in it, such as reasoning that is neither shown nor wanted back.
+    fn into_block(self, is_cut: bool) -> Option<Block> {
+        match self.kind {
+            Kind::Thinking => {
+                // Without its sealed form the provider does not take it back: it has stored nothing.
+                let signature = self
+                    .item
+                    .get("encrypted_content")
+                    .is_some_and(Value::is_string)
+                    .then(|| kept(&self.item));
+                (signature.is_some() || !self.streamed.is_empty())
+                    .then_some(Block::Thinking { thinking: self.streamed, signature })
+            }
+            Kind::Text => {
+                // It tells interim remarks from the answer, and the vendor wants it back.
+                let phase = self.item.get("phase").filter(|phase| phase.is_string());
+                let signature = phase.map(|phase| json!({"phase": phase}).to_string());
+                (!self.streamed.is_empty()).then_some(Block::Text { text: self.streamed, signature })
+            }
+            Kind::Call => Some(Block::ToolUse(self.into_call(is_cut))),
+        }
+    }
+
+    fn into_call(self, is_cut: bool) -> ToolUse {
+        let text = |field: &str| self.item.get(field).and_then(Value::as_str).filter(|text| !text.is_empty());
+        let (input, broken) = tool_input(text("arguments").unwrap_or(&self.streamed));
+        let broken = broken.or_else(|| is_cut.then(|| CUT_OFF.to_owned()));
+        let call_id = CallId::new();
+        let provider_id = text("call_id").map_or_else(|| call_id.to_string(), str::to_owned);
+        let name = text("name").unwrap_or_default().to_owned();
+        ToolUse { call_id, provider_id, name, input, signature: None, broken }
+    }
+}
+
+/// The text of a whole item; none of a call, whose arguments are read from the item.
+fn whole_text(kind: Kind, item: &Value) -> Option<String> {
+    let (parts, separator) = match kind {
+        Kind::Thinking => (&item["summary"], "\n\n"),
+        Kind::Text => (&item["content"], ""),
+        Kind::Call => return None,
+    };
+    let text = |part: &Value| part["text"].as_str().or(part["refusal"].as_str()).map(str::to_owned);
+    Some(parts.as_array()?.iter().filter_map(text).collect::<Vec<_>>().join(separator))
+}
+
+/// An item as it is sent back: all of it but what is empty, for which the provider has no room in a request.
+fn kept(item: &Value) -> String {
+    let fields = item.as_object().into_iter().flatten().filter(|(_, value)| !value.is_null());
+    Value::Object(fields.map(|(name, value)| (name.clone(), value.clone())).collect()).to_string()
+}
+
+#[derive(Default)]
+pub(super) struct Decoding {
+    items: BTreeMap<usize, Item>,
+    refused: bool,
+    usage: Tokens,
+}
+
+impl Decoder for Decoding {
+    fn event(&mut self, event: &Sse, parts: &mut VecDeque<Part>) -> Result<(), ModelError> {
+        // The mark that the older protocol ends with, which some compatible servers send here too.
+        let Some(data) = event.data.as_deref().filter(|data| data.trim() != "[DONE]") else { return Ok(()) };
+        let parsed = serde_json::from_str(data).map_err(|error| {
+            let what = format!("the provider sent an event of no known form: {error}");
+            ModelError::new(ModelErrorKind::Broken, what)
+        })?;
+        let broken_off = || classify::broken_off(&serde_json::from_str(data).unwrap_or_default());
+        match parsed {
+            Event::Completed { response } => self.end(response, false, parts),
+            Event::Incomplete { response } => self.end(response, true, parts),
+            Event::Failed { response } => {
+                self.count(response.usage.as_ref());
+                return Err(broken_off());
+            }
+            Event::Error {} => return Err(broken_off()),
+            other => {
+                self.take(other);
+                self.tell(parts);
+            }
+        }
+        Ok(())
+    }
+
+    fn spent(&self) -> Tokens {
+        self.usage
+    }
+}
+
+impl Decoding {
+    fn take(&mut self, event: Event) {
+        match event {
+            Event::Added { output_index, item } => {
+                if let Some(kind) = Kind::of(&item) {
+                    self.item(output_index, kind).item = item;
+                }
+            }
+            Event::Done { output_index, item } => {
+                if let Some(kind) = Kind::of(&item) {
+                    self.item(output_index, kind).end(item);
+                }
+            }
+            Event::SummaryPart { output_index } => {
+                let item = self.item(output_index, Kind::Thinking);
+                if !item.streamed.is_empty() {
+                    item.streamed.push_str("\n\n");
+                }
+            }
+            Event::Thinking(delta) => self.delta(&delta, Kind::Thinking),
+            Event::Text(delta) => self.delta(&delta, Kind::Text),
+            Event::Refusal(delta) => {
+                self.refused = true;
+                self.delta(&delta, Kind::Text);
+            }
+            Event::Arguments(delta) => self.delta(&delta, Kind::Call),
+            Event::Completed { .. }
+            | Event::Incomplete { .. }
+            | Event::Failed { .. }
+            | Event::Error {}
+            | Event::Other => {}
+        }
+    }
+
+    fn item(&mut self, index: usize, kind: Kind) -> &mut Item {
+        self.items.entry(index).or_insert_with(|| Item::new(kind))
+    }
+
+    fn delta(&mut self, delta: &Delta, kind: Kind) {
+        self.item(delta.output_index, kind).streamed.push_str(&delta.delta);
+    }
+
+    /// Tells what is new of the items up to the first that is not whole.
+    fn tell(&mut self, parts: &mut VecDeque<Part>) {
+        for item in self.items.values_mut() {
+            if item.tell(parts) {
+                return;
+            }
+        }
+    }
+
+    fn count(&mut self, usage: Option<&Usage>) {
+        let Some(usage) = usage else { return };
+        let (input, output) = (usage.input_tokens_details.as_ref(), usage.output_tokens_details.as_ref());
+        self.usage = Tokens {
+            input: usage.input_tokens,
+            output: usage.output_tokens,
+            cache_read: input.and_then(|details| details.cached_tokens).unwrap_or(0),
+            cache_write: input.and_then(|details| details.cache_write_tokens).unwrap_or(0),
+            reasoning: output.and_then(|details| details.reasoning_tokens).unwrap_or(0),
+        };
+    }
+
+    fn end(&mut self, end: End, is_cut: bool, parts: &mut VecDeque<Part>) {
+        self.count(end.usage.as_ref());
+        // All that was not streamed: the end has every item.
+        for (index, item) in end.output.into_iter().flatten().enumerate() {
+            let is_whole = self.items.get(&index).is_some_and(|known| known.is_whole);
+            if let Some(kind) = Kind::of(&item).filter(|_| !is_whole && !is_cut) {
+                self.item(index, kind).end(item);
+            }
+        }
+        let reason = end.incomplete_details.and_then(|details| details.reason);
+        let stop = match (is_cut, reason.as_deref()) {
+            (true, Some("content_filter")) => StopCause::Refusal,
+            (true, _) => StopCause::Length,
+            (false, _) if self.refused => StopCause::Refusal,
+            (false, _) => StopCause::Done,
+        };
+        let items = std::mem::take(&mut self.items);
+        let last = items.keys().next_back().copied();
+        let mut blocks = Vec::new();
+        for (index, mut item) in items {
+            // A call that was under way when the answer was cut off, or by chance just whole.
+            let is_cut = is_cut && (!item.is_whole || last == Some(index));
+            item.is_whole = true;
+            item.tell(parts);
+            blocks.extend(item.into_block(is_cut));
+        }
+        parts.push_back(Part::Done(Answer { blocks, usage: self.usage, stop }));
+    }
+}

@@ -1,0 +1,426 @@
+//! The protocol as its documentation shows it, read in pieces of any size, and what is sent back.
+
+use contract::CallId;
+use pretty_assertions::assert_eq;
+
+use super::super::decoding::{answer, error, told};
+use super::super::media::tests::{image, pdf, plain};
+use super::super::profile::Effort;
+use super::super::{Answer, ModelErrorKind, StopCause, Tokens, ToolSpec, ToolUse};
+use super::*;
+
+/// A stream after the vendor's documentation: reasoning with a summary of two parts, a remark, and two calls whose
+/// events are mixed.
+const STREAM: &str = r#"event: response.created
+data: {"type":"response.created","sequence_number":0,"response":{"id":"resp_1","object":"response","status":"in_progress","error":null,"incomplete_details":null,"output":[],"usage":null}}
+
+event: response.in_progress
+data: {"type":"response.in_progress","sequence_number":1,"response":{"id":"resp_1","status":"in_progress","output":[]}}
+
+event: response.output_item.added
+data: {"type":"response.output_item.added","sequence_number":2,"output_index":0,"item":{"id":"rs_1","type":"reasoning","encrypted_content":"","summary":[]}}
+
+event: response.reasoning_summary_part.added
+data: {"type":"response.reasoning_summary_part.added","sequence_number":3,"item_id":"rs_1","output_index":0,"summary_index":0,"part":{"type":"summary_text","text":""}}
+
+event: response.reasoning_summary_text.delta
+data: {"type":"response.reasoning_summary_text.delta","sequence_number":4,"item_id":"rs_1","output_index":0,"summary_index":0,"delta":"**Grüße** "}
+
+event: response.reasoning_summary_text.delta
+data: {"type":"response.reasoning_summary_text.delta","sequence_number":5,"item_id":"rs_1","output_index":0,"summary_index":0,"delta":"🦀"}
+
+event: response.reasoning_summary_text.done
+data: {"type":"response.reasoning_summary_text.done","sequence_number":6,"item_id":"rs_1","output_index":0,"summary_index":0,"text":"**Grüße** 🦀"}
+
+event: response.reasoning_summary_part.added
+data: {"type":"response.reasoning_summary_part.added","sequence_number":7,"item_id":"rs_1","output_index":0,"summary_index":1,"part":{"type":"summary_text","text":""}}
+
+event: response.reasoning_summary_text.delta
+data: {"type":"response.reasoning_summary_text.delta","sequence_number":8,"item_id":"rs_1","output_index":0,"summary_index":1,"delta":"Two calls."}
+
+event: response.output_item.done
+data: {"type":"response.output_item.done","sequence_number":9,"output_index":0,"item":{"id":"rs_1","type":"reasoning","content":null,"encrypted_content":"gAAAAABo==","summary":[{"type":"summary_text","text":"**Grüße** 🦀"},{"type":"summary_text","text":"Two calls."}]}}
+
+event: response.output_item.added
+data: {"type":"response.output_item.added","sequence_number":10,"output_index":1,"item":{"id":"msg_1","type":"message","status":"in_progress","content":[],"phase":"commentary","role":"assistant"}}
+
+event: response.content_part.added
+data: {"type":"response.content_part.added","sequence_number":11,"item_id":"msg_1","output_index":1,"content_index":0,"part":{"type":"output_text","annotations":[],"logprobs":[],"text":""}}
+
+event: response.output_text.delta
+data: {"type":"response.output_text.delta","sequence_number":12,"item_id":"msg_1","output_index":1,"content_index":0,"delta":"I look","logprobs":[],"obfuscation":"x"}
+
+event: response.output_text.delta
+data: {"type":"response.output_text.delta","sequence_number":13,"item_id":"msg_1","output_index":1,"content_index":0,"delta":" at both.","logprobs":[]}
+
+event: response.output_item.done
+data: {"type":"response.output_item.done","sequence_number":14,"output_index":1,"item":{"id":"msg_1","type":"message","status":"completed","content":[{"type":"output_text","annotations":[],"logprobs":[],"text":"I look at both."}],"phase":"commentary","role":"assistant"}}
+
+event: response.output_item.added
+data: {"type":"response.output_item.added","sequence_number":15,"output_index":2,"item":{"id":"fc_1","type":"function_call","status":"in_progress","arguments":"","call_id":"call_1","name":"get_weather"}}
+
+event: response.output_item.added
+data: {"type":"response.output_item.added","sequence_number":16,"output_index":3,"item":{"id":"fc_2","type":"function_call","status":"in_progress","arguments":"","call_id":"call_2","name":"get_time"}}
+
+event: response.function_call_arguments.delta
+data: {"type":"response.function_call_arguments.delta","sequence_number":17,"item_id":"fc_1","output_index":2,"delta":"{\"location\":"}
+
+event: response.function_call_arguments.delta
+data: {"type":"response.function_call_arguments.delta","sequence_number":18,"item_id":"fc_2","output_index":3,"delta":"{}"}
+
+event: response.output_item.done
+data: {"type":"response.output_item.done","sequence_number":19,"output_index":3,"item":{"id":"fc_2","type":"function_call","status":"completed","arguments":"{}","call_id":"call_2","name":"get_time"}}
+
+event: response.function_call_arguments.delta
+data: {"type":"response.function_call_arguments.delta","sequence_number":20,"item_id":"fc_1","output_index":2,"delta":"\"Paris\"}"}
+
+event: response.function_call_arguments.done
+data: {"type":"response.function_call_arguments.done","sequence_number":21,"item_id":"fc_1","output_index":2,"name":"get_weather","arguments":"{\"location\":\"Paris\"}"}
+
+event: response.output_item.done
+data: {"type":"response.output_item.done","sequence_number":22,"output_index":2,"item":{"id":"fc_1","type":"function_call","status":"completed","arguments":"{\"location\":\"Paris\"}","call_id":"call_1","name":"get_weather"}}
+
+event: response.of_the_future
+data: {"type":"response.of_the_future","sequence_number":23}
+
+event: response.completed
+data: {"type":"response.completed","sequence_number":24,"response":{"id":"resp_1","status":"completed","error":null,"incomplete_details":null,"output":[],"usage":{"input_tokens":82,"input_tokens_details":{"cached_tokens":64},"output_tokens":17,"output_tokens_details":{"reasoning_tokens":9},"total_tokens":99}}}
+
+"#;
+
+#[test]
+fn a_documented_stream_reads_the_same_however_it_is_cut() {
+    let reasoning = r#"thinking **Grüße** 🦀
+
+Two calls. Some("{\"encrypted_content\":\"gAAAAABo==\",\"id\":\"rs_1\",\"summary\":[{\"text\":\"**Grüße** 🦀\",\"type\":\"summary_text\"},{\"text\":\"Two calls.\",\"type\":\"summary_text\"}],\"type\":\"reasoning\"}")"#;
+    let expected = [
+        "start Thinking",
+        "delta **Grüße** ",
+        "delta 🦀",
+        "delta \n\n",
+        "delta Two calls.",
+        "stop",
+        "start Text",
+        "delta I look",
+        "delta  at both.",
+        "stop",
+        "start ToolUse",
+        "stop",
+        "start ToolUse",
+        "stop",
+        reasoning,
+        "text I look at both.",
+        r#"call call_1 get_weather {"location":"Paris"} None"#,
+        "call call_2 get_time {} None",
+        "Tokens { input: 82, output: 17, cache_read: 64, cache_write: 0, reasoning: 9 }",
+    ];
+    assert_eq!(told(STREAM, Decoding::default), expected);
+    assert_eq!(answer(STREAM, Decoding::default()).stop, StopCause::Done);
+}
+
+#[test]
+fn a_stream_that_ends_before_its_mark_is_broken_wherever_it_ends() {
+    let (before_mark, _) = STREAM.split_once("event: response.completed").unwrap();
+    for (at, _) in before_mark.match_indices("\n\n") {
+        let error = error(&STREAM[..at + 2], Decoding::default());
+        assert_eq!(error.kind, ModelErrorKind::Broken);
+        assert!(error.message.contains("without its end mark"), "{error}");
+        assert_eq!(error.spent, Tokens::default());
+    }
+}
+
+fn stream(events: &[Value]) -> String {
+    events.iter().map(|event| format!("data: {event}\n\n")).collect::<Vec<_>>().concat()
+}
+
+fn call_item(index: usize, arguments: &str, event: &str) -> Value {
+    let item = json!({"type": "function_call", "call_id": format!("call_{index}"), "name": "t",
+        "arguments": arguments});
+    json!({"type": format!("response.output_item.{event}"), "output_index": index, "item": item})
+}
+
+fn arguments(index: usize, delta: &str) -> Value {
+    json!({"type": "response.function_call_arguments.delta", "output_index": index, "delta": delta})
+}
+
+fn ended(status: &str, reason: Option<&str>) -> Value {
+    json!({"type": format!("response.{status}"), "response": {"status": status, "output": [],
+        "incomplete_details": reason.map(|reason| json!({"reason": reason})),
+        "usage": {"input_tokens": 7, "output_tokens": 5}}})
+}
+
+#[test]
+fn an_answer_that_was_cut_off_says_so_and_its_last_call_is_marked() {
+    let read = |events: &[Value]| answer(&stream(events), Decoding::default());
+    let broken = |answer: &Answer| answer.calls().map(|call| call.broken.is_some()).collect::<Vec<bool>>();
+    for text in ["{\"a\":1}", "", "{\"a\":"] {
+        let begun = [call_item(0, "{}", "added"), call_item(0, "{}", "done"), call_item(1, "", "added")];
+        let cut = [arguments(1, text), ended("incomplete", Some("max_output_tokens"))];
+        let answer = read(&[begun.as_slice(), &cut].concat());
+        assert_eq!((broken(&answer), answer.stop), (vec![false, true], StopCause::Length), "{text}");
+        // Whole by its own mark, yet the last before the cut.
+        let marked = [call_item(1, text, "done"), ended("incomplete", Some("max_output_tokens"))];
+        assert_eq!(broken(&read(&[begun.as_slice(), &marked].concat())), [false, true], "{text}");
+    }
+    let filtered = [call_item(0, "{}", "added"), ended("incomplete", Some("content_filter"))];
+    let filtered = read(&filtered);
+    assert_eq!((broken(&filtered), filtered.stop), (vec![true], StopCause::Refusal));
+}
+
+#[test]
+fn a_model_that_declines_is_shown_and_told_apart() {
+    let declined = stream(&[
+        json!({"type": "response.refusal.delta", "output_index": 0, "content_index": 0, "delta": "I "}),
+        json!({"type": "response.refusal.delta", "output_index": 0, "content_index": 0, "delta": "cannot."}),
+        ended("completed", None),
+    ]);
+    let expected = [
+        "start Text",
+        "delta I ",
+        "delta cannot.",
+        "stop",
+        "text I cannot.",
+        "Tokens { input: 7, output: 5, cache_read: 0, cache_write: 0, reasoning: 0 }",
+    ];
+    assert_eq!(told(&declined, Decoding::default), expected);
+    assert_eq!(answer(&declined, Decoding::default()).stop, StopCause::Refusal);
+}
+
+#[test]
+fn servers_that_stream_less_are_read_too() {
+    let message = json!({"type": "message", "content": [{"type": "output_text", "text": "Hi."},
+        {"type": "refusal", "refusal": " No."}]});
+    let call = json!({"type": "function_call", "name": "t", "arguments": "{\"a\":1}"});
+    let search = json!({"type": "web_search_call", "id": "ws_1"});
+    let mut end = ended("completed", None);
+    end["response"]["output"] = json!([search, message, call]);
+    let only_the_end = answer(&stream(&[end]), Decoding::default());
+    assert_eq!(only_the_end.text(), "Hi. No.");
+    let call = only_the_end.calls().next().unwrap();
+    assert_eq!((&call.input, &call.broken), (&json!({"a": 1}), &None));
+    assert_eq!(call.provider_id, call.call_id.to_string());
+    // Neither a beginning nor an end of its items, and the mark of the older protocol.
+    let deltas = [
+        json!({"type": "response.reasoning_text.delta", "delta": "Hm."}),
+        json!({"type": "response.output_text.delta", "output_index": 1, "delta": "Hi."}),
+        ended("completed", None),
+    ];
+    let lines = told(&(stream(&deltas) + "data: [DONE]\n\n"), Decoding::default);
+    let expected = [
+        "start Thinking",
+        "delta Hm.",
+        "stop",
+        "start Text",
+        "delta Hi.",
+        "stop",
+        "thinking Hm. None",
+        "text Hi.",
+    ];
+    assert_eq!(lines[..8], expected);
+}
+
+#[test]
+fn errors_in_the_stream_are_told_apart_and_cost_what_they_cost() {
+    let failed = json!({"type": "response.failed", "response": {"status": "failed",
+        "error": {"code": "server_error", "message": "Sorry."}, "usage": {"input_tokens": 7, "output_tokens": 5}}});
+    let failed = error(&stream(&[failed]), Decoding::default());
+    assert_eq!((failed.kind, failed.spent.input, failed.spent.output), (ModelErrorKind::Busy, 7, 5));
+    assert!(failed.message.contains("Sorry."), "{failed}");
+    let too_long = json!({"type": "error", "sequence_number": 2, "error": {"type": "invalid_request_error",
+        "code": "context_length_exceeded", "message": "Your input exceeds the context window of this model."}});
+    assert_eq!(error(&stream(&[too_long]), Decoding::default()).kind, ModelErrorKind::TooLong);
+    let quota = json!({"type": "error", "code": "insufficient_quota", "message": "no", "param": null});
+    assert_eq!(error(&stream(&[quota]), Decoding::default()).kind, ModelErrorKind::Quota);
+    for data in ["{", "[]", "{}", r#"{"type":"response.output_text.delta"}"#] {
+        let error = error(&format!("data: {data}\n\n"), Decoding::default());
+        assert_eq!(error.kind, ModelErrorKind::Broken, "{data}");
+    }
+}
+
+fn profile(thinking: Thinking) -> Profile {
+    Profile { thinking, ..Profile::test("m") }
+}
+
+fn request(messages: &[Message]) -> Request<'_> {
+    Request {
+        system: "Be brief.",
+        messages,
+        tools: &[],
+        thinking: false,
+        max_output: None,
+        may_call: true,
+        cache_key: "task_1",
+    }
+}
+
+/// The input that is sent of these to the model `m`.
+fn sent(messages: &[Message]) -> Value {
+    body(&profile(Thinking::Effort(Effort::High)), &request(messages))["input"].clone()
+}
+
+fn text(text: &str) -> Block {
+    Block::Text { text: text.into(), signature: None }
+}
+
+fn call(provider_id: &str) -> Block {
+    Block::ToolUse(ToolUse {
+        call_id: CallId::new(),
+        provider_id: provider_id.into(),
+        name: "read_file".into(),
+        input: json!({"path": "a"}),
+        signature: None,
+        broken: None,
+    })
+}
+
+fn reply(provider_id: &str, text: &str, remarks: Vec<Content>) -> ToolReply {
+    ToolReply { provider_id: provider_id.into(), text: text.into(), remarks, is_error: false }
+}
+
+#[test]
+fn a_whole_request_has_the_documented_form() {
+    let tools = [ToolSpec {
+        name: "read_file".into(),
+        description: "Reads.".into(),
+        input_schema: json!({"type": "object"}),
+    }];
+    let messages = [Message::user("hi")];
+    let full = Request {
+        tools: &tools,
+        thinking: true,
+        max_output: Some(900),
+        may_call: false,
+        ..request(&messages)
+    };
+    let input =
+        json!([{"type": "message", "role": "user", "content": [{"type": "input_text", "text": "hi"}]}]);
+    let expected = json!({
+        "model": "m",
+        "instructions": "Be brief.",
+        "input": input,
+        "stream": true,
+        "store": false,
+        "include": ["reasoning.encrypted_content"],
+        "max_output_tokens": 900,
+        "prompt_cache_key": "task_1",
+        "reasoning": {"effort": "high", "summary": "auto"},
+        "tools": [{
+            "type": "function", "name": "read_file", "description": "Reads.",
+            "parameters": {"type": "object"}, "strict": false,
+        }],
+        "parallel_tool_calls": true,
+        "tool_choice": "none",
+    });
+    assert_eq!(body(&profile(Thinking::Effort(Effort::High)), &full), expected);
+    // A model that cannot reason, without tools, with a bound below the provider's least.
+    let plain = Request { thinking: true, max_output: Some(1), may_call: false, ..request(&messages) };
+    let expected = json!({
+        "model": "m",
+        "instructions": "Be brief.",
+        "input": input,
+        "stream": true,
+        "store": false,
+        "max_output_tokens": 16,
+        "prompt_cache_key": "task_1",
+    });
+    assert_eq!(body(&profile(Thinking::Off), &plain), expected);
+    let bounded = Request { max_output: Some(1_000_000), ..request(&messages) };
+    assert_eq!(body(&profile(Thinking::Off), &bounded)["max_output_tokens"], 32_000);
+}
+
+#[test]
+fn what_a_stream_gave_goes_back_as_it_came() {
+    let said = answer(STREAM, Decoding::default());
+    let messages = [
+        Message::user("Paris?"),
+        Message::Assistant { model: "m".into(), blocks: said.blocks.clone() },
+        Message::Results(vec![reply("call_1", "green", vec![]), reply("call_2", " ", vec![])]),
+    ];
+    let remark = json!({"type": "message", "role": "assistant",
+        "content": [{"type": "output_text", "text": "I look at both."}]});
+    let mut signed_remark = remark.clone();
+    insert(&mut signed_remark, "phase", json!("commentary"));
+    let rest = [
+        json!({"type": "function_call", "call_id": "call_1", "name": "get_weather",
+            "arguments": "{\"location\":\"Paris\"}"}),
+        json!({"type": "function_call", "call_id": "call_2", "name": "get_time", "arguments": "{}"}),
+        json!({"type": "function_call_output", "call_id": "call_1", "output": "green"}),
+        json!({"type": "function_call_output", "call_id": "call_2", "output": "(no output)"}),
+    ];
+    let reasoning = json!({"id": "rs_1", "type": "reasoning", "encrypted_content": "gAAAAABo==", "summary": [
+        {"type": "summary_text", "text": "**Grüße** 🦀"}, {"type": "summary_text", "text": "Two calls."},
+    ]});
+    let user =
+        json!({"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Paris?"}]});
+    let expected = [&[user.clone(), reasoning, signed_remark][..], &rest].concat();
+    assert_eq!(sent(&messages), json!(expected));
+    // Another model sees neither the reasoning nor what only its author understands.
+    let other = Profile { model: "other".into(), ..profile(Thinking::Effort(Effort::High)) };
+    let expected = [&[user, remark][..], &rest].concat();
+    assert_eq!(body(&other, &request(&messages))["input"], json!(expected));
+}
+
+#[test]
+fn reasoning_that_the_provider_would_refuse_stays_here() {
+    let reasoning = |signature: Option<&str>| Block::Thinking {
+        thinking: "Hm".into(),
+        signature: signature.map(str::to_owned),
+    };
+    let sealed = r#"{"type":"reasoning","encrypted_content":"g","summary":[]}"#;
+    let blocks = vec![
+        reasoning(None),
+        reasoning(Some("c2ln")),
+        reasoning(Some("{}")),
+        Block::RedactedThinking { data: "ZGF0YQ==".into() },
+        text("Yes."),
+        // It leads to nothing.
+        reasoning(Some(sealed)),
+    ];
+    let messages = [Message::Assistant { model: "m".into(), blocks }, Message::user(" ")];
+    let expected = json!([{"type": "message", "role": "assistant",
+        "content": [{"type": "output_text", "text": "Yes."}]}]);
+    assert_eq!(sent(&messages), expected);
+    let messages =
+        [Message::Assistant { model: "m".into(), blocks: vec![reasoning(Some(sealed)), call("c")] }];
+    assert_eq!(sent(&messages)[0]["encrypted_content"], "g");
+    // What the provider gave without its sealed form is shown, and not sent back.
+    let done = |item: Value| {
+        stream(&[json!({"type": "response.output_item.done", "item": item}), ended("completed", None)])
+    };
+    let summary = json!([{"type": "summary_text", "text": "Hm"}]);
+    let unsealed =
+        done(json!({"type": "reasoning", "id": "rs_1", "summary": summary, "encrypted_content": null}));
+    let expected = Block::Thinking { thinking: "Hm".into(), signature: None };
+    assert_eq!(answer(&unsealed, Decoding::default()).blocks, [expected]);
+    let nothing = done(json!({"type": "reasoning", "id": "rs_1", "summary": []}));
+    assert_eq!(answer(&nothing, Decoding::default()).blocks, []);
+}
+
+#[test]
+fn what_a_person_attached_is_sent_in_its_order() {
+    let said = |text: &str| Content::Text { text: text.into() };
+    let content =
+        vec![said("look:"), image("a.png"), said(" "), pdf(None), pdf(Some("b.pdf")), plain("c.txt")];
+    let input_text = |text: &str| json!({"type": "input_text", "text": text});
+    let picture =
+        json!({"type": "input_image", "image_url": "data:image/png;base64,aW1hZ2U=", "detail": "auto"});
+    let file = |name: &str| json!({"type": "input_file", "filename": name, "file_data": "data:application/pdf;base64,JVBERg=="});
+    let expected = json!([{"type": "message", "role": "user", "content": [
+        input_text("look:"),
+        picture,
+        file("document.pdf"),
+        file("b.pdf"),
+        input_text("Document c.txt:\n\nplain text"),
+    ]}]);
+    assert_eq!(sent(&[Message::User { content }]), expected);
+    let results = Message::Results(vec![
+        reply("c1", "green", vec![said("mind the shade"), image("a.png")]),
+        reply("c2", "", vec![pdf(Some("b.pdf"))]),
+    ]);
+    let expected = json!([
+        {"type": "function_call_output", "call_id": "c1",
+         "output": [input_text("green"), input_text("mind the shade"), picture]},
+        {"type": "function_call_output", "call_id": "c2", "output": [file("b.pdf")]},
+    ]);
+    assert_eq!(sent(&[results]), expected);
+}

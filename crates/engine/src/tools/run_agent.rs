@@ -1,0 +1,95 @@
+//! `run_agent`: hands a piece of work to an agent of the catalog.
+
+use std::sync::Arc;
+
+use futures::future::BoxFuture;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::{Invocation, Permission, Tool, ToolError, ToolStep, parse};
+use crate::catalog::AgentSpec;
+use crate::models::ToolSpec;
+
+/// The tool's name.
+pub(crate) const NAME: &str = "run_agent";
+
+/// A piece of work for a sub-agent.
+pub struct Delegation {
+    /// Who is to do it.
+    pub agent: Arc<AgentSpec>,
+    /// What is to be done.
+    pub task: String,
+}
+
+/// See the module.
+pub(super) struct RunAgent {
+    agents: Vec<Arc<AgentSpec>>,
+}
+
+#[derive(Deserialize)]
+struct Input {
+    agent: String,
+    task: String,
+}
+
+impl RunAgent {
+    /// A tool that runs these agents.
+    pub(super) fn new(agents: Vec<Arc<AgentSpec>>) -> Self {
+        Self { agents }
+    }
+
+    fn names(&self) -> Vec<&str> {
+        self.agents.iter().map(|agent| agent.name.as_str()).collect()
+    }
+}
+
+impl Tool for RunAgent {
+    fn spec(&self) -> ToolSpec {
+        let agents: Vec<String> =
+            self.agents.iter().map(|agent| format!("{}: {}", agent.name, agent.description)).collect();
+        let description = format!(
+            "Hands a piece of work to another agent and gives you its answer. It sees nothing of this conversation, \
+             so tell it all that it needs to know. The agents:\n{}",
+            agents.join("\n")
+        );
+        let input_schema = json!({
+            "type": "object",
+            "properties": {
+                "agent": {"type": "string", "enum": self.names(), "description": "Which agent."},
+                "task": {"type": "string", "description": "What it is to do, and all that it needs to know for it."},
+            },
+            "required": ["agent", "task"],
+        });
+        ToolSpec { name: NAME.into(), description, input_schema }
+    }
+
+    // Each step of a sub-agent is on record, so it goes on where it was.
+    fn idempotent(&self) -> bool {
+        true
+    }
+
+    fn permission(&self) -> Permission {
+        Permission::Allow
+    }
+
+    fn delegates(&self, input: &Value) -> Option<Result<Delegation, ToolError>> {
+        let delegation = parse::<Input>(input.clone()).and_then(|Input { agent, task }| {
+            let named = self.agents.iter().find(|known| known.name == agent);
+            let agent = named.cloned().ok_or_else(|| {
+                ToolError(format!(
+                    "there is no agent called `{agent}`; there are: {}",
+                    self.names().join(", ")
+                ))
+            })?;
+            if task.trim().is_empty() {
+                return Err(ToolError("`task` is empty: say what the agent is to do".into()));
+            }
+            Ok(Delegation { agent, task })
+        });
+        Some(delegation)
+    }
+
+    fn run(&self, _: Invocation) -> BoxFuture<'_, Result<ToolStep, ToolError>> {
+        Box::pin(async { Err(ToolError("an agent can be run within a turn only".into())) })
+    }
+}

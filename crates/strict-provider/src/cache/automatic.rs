@@ -1,0 +1,31 @@
+//! The caches that need no marks (<https://platform.openai.com/docs/guides/prompt-caching>): from 1,024 tokens on,
+//! what a prompt has in common with an earlier one is read in steps of 128 tokens, and nothing is paid for writing.
+
+use std::collections::HashSet;
+
+use sha2::{Digest, Sha256};
+
+use super::{BYTES_PER_TOKEN, Found, LEAST_PREFIX, Piece, PrefixHash};
+
+const STEP: usize = 128;
+
+pub(super) fn count(prefixes: &mut HashSet<PrefixHash>, start: Sha256, pieces: &[Piece]) -> Found {
+    let text: Vec<u8> = pieces.iter().flat_map(|piece| piece.text.bytes()).collect();
+    let mut hash = start;
+    let mut read = 0;
+    let mut written = Vec::new();
+    for (index, step) in text.chunks_exact(STEP * BYTES_PER_TOKEN).enumerate() {
+        hash.update(step);
+        let tokens = (index + 1) * STEP;
+        if tokens < LEAST_PREFIX {
+            continue;
+        }
+        let prefix: PrefixHash = hash.clone().finalize().into();
+        if prefixes.contains(&prefix) {
+            read = tokens;
+        }
+        written.push(prefix);
+    }
+    prefixes.extend(written);
+    Found { read, written: 0 }
+}

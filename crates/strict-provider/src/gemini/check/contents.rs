@@ -1,0 +1,130 @@
+//! The contents one by one: roles and the form of each part (<https://ai.google.dev/api/caching#Content>).
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+
+use super::super::error::{bad_field, invalid};
+use super::super::read::Node;
+use crate::protocol::ApiError;
+
+/// What a part may be, one of these. Those of the vendor's own tools are not among them: nothing here could
+/// produce them.
+const DATA: &[&str] = &["text", "inlineData", "fileData", "functionCall", "functionResponse"];
+const PART: &[&str] = &["thought", "thoughtSignature", "partMetadata", "videoMetadata", "mediaResolution"];
+
+pub(super) fn check(contents: &[Node<'_>]) -> Result<(), ApiError> {
+    if contents.is_empty() {
+        return Err(invalid("* GenerateContentRequest.contents: contents is not specified\n"));
+    }
+    for content in contents {
+        let role = content.member("role").map(|role| role.string()).transpose()?;
+        if role.is_some_and(|role| !["user", "model", "function"].contains(&role)) {
+            return Err(invalid("Please use a valid role: user, model."));
+        }
+        check_content(content)?;
+    }
+    Ok(())
+}
+
+/// One content; also the form of the system instruction, whose role nobody reads.
+pub(super) fn check_content(content: &Node<'_>) -> Result<(), ApiError> {
+    content.only(&["role", "parts"])?;
+    let role = content.member("role").map(|role| role.string()).transpose()?;
+    let parts = match content.member("parts") {
+        Some(parts) => parts.list()?,
+        None => Vec::new(),
+    };
+    if parts.is_empty() {
+        return Err(invalid(format!(
+            "* GenerateContentRequest.{}.parts: contents.parts must not be empty.\n",
+            content.path
+        )));
+    }
+    parts.iter().try_for_each(|part| check_part(part, role == Some("model")))
+}
+
+fn check_part(part: &Node<'_>, is_model: bool) -> Result<(), ApiError> {
+    part.only(&[DATA, PART].concat())?;
+    let data: Vec<Node<'_>> = DATA.iter().filter_map(|name| part.member(name)).collect();
+    let body = match data.as_slice() {
+        [body] => body,
+        [] => {
+            return Err(invalid(format!(
+                "* GenerateContentRequest.{}.data: required oneof field 'data' must have one initialized field\n",
+                part.path
+            )));
+        }
+        [_, second, ..] => {
+            let name = second.path.rsplit('.').next().unwrap_or_default();
+            let message = format!(
+                "Invalid value at '{}' (oneof), oneof field 'data' is already set. Cannot set '{name}'",
+                part.path
+            );
+            return Err(bad_field(&part.path, message));
+        }
+    };
+    if let Some(thought) = part.member("thought") {
+        thought.boolean()?;
+    }
+    if let Some(signature) = part.member("thoughtSignature") {
+        signature.string()?;
+    }
+    match body.path.rsplit('.').next().unwrap_or_default() {
+        "text" => body.string().map(|_| ()),
+        "inline_data" => check_blob(body),
+        "file_data" => body.only(&["mimeType", "fileUri", "displayName"]).map(|_| ()),
+        "function_call" => check_call(body, is_model),
+        _ => check_response(body, is_model),
+    }
+}
+
+fn check_blob(blob: &Node<'_>) -> Result<(), ApiError> {
+    blob.only(&["mimeType", "data", "displayName"])?;
+    let Some(mime_type) = blob.member("mimeType") else {
+        return Err(blob.violates("the mime_type is not specified"));
+    };
+    mime_type.string()?;
+    let Some(data) = blob.member("data") else { return Err(blob.violates("the data is not specified")) };
+    // Bytes are written in either alphabet.
+    let standard = data.string()?.replace('-', "+").replace('_', "/");
+    match STANDARD.decode(standard) {
+        Ok(bytes) if !bytes.is_empty() => Ok(()),
+        _ => Err(bad_field(
+            &data.path,
+            format!("Invalid value at '{}' (TYPE_BYTES), Base64 decoding failed", data.path),
+        )),
+    }
+}
+
+fn check_call(call: &Node<'_>, is_model: bool) -> Result<(), ApiError> {
+    call.only(&["id", "name", "args"])?;
+    check_name(call)?;
+    if let Some(args) = call.member("args") {
+        args.object()?;
+    }
+    if is_model {
+        return Ok(());
+    }
+    Err(invalid("Please ensure that function call turns have the role model."))
+}
+
+fn check_response(response: &Node<'_>, is_model: bool) -> Result<(), ApiError> {
+    response.only(&["id", "name", "response", "parts", "willContinue", "scheduling"])?;
+    check_name(response)?;
+    if let Some(body) = response.member("response") {
+        body.object()?;
+    }
+    if is_model {
+        return Err(invalid("Please ensure that function response turns have the role user."));
+    }
+    Ok(())
+}
+
+fn check_name(function: &Node<'_>) -> Result<(), ApiError> {
+    match function.member("name") {
+        Some(name) if !name.string()?.is_empty() => Ok(()),
+        _ => {
+            Err(invalid(format!("* GenerateContentRequest.{}.name: Name cannot be empty.\n", function.path)))
+        }
+    }
+}

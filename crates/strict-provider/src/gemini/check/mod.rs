@@ -1,0 +1,130 @@
+//! The rules of a request to generate content.
+//!
+//! Each rule is documented by the vendor or is known from the refusals that its users quote; the
+//! messages are as near to the vendor's as we know them.
+
+mod contents;
+mod schema;
+mod signatures;
+mod tools;
+mod turns;
+
+use super::error::{invalid, unknown_model};
+use super::read::Node;
+use super::{STREAM, WHOLE, call, signs_always};
+use crate::ledger::Ledger;
+use crate::protocol::{ApiError, Incoming};
+
+const PARAMETERS: &[&str] = &[
+    "model",
+    "contents",
+    "tools",
+    "toolConfig",
+    "safetySettings",
+    "systemInstruction",
+    "generationConfig",
+    "cachedContent",
+    "store",
+    "serviceTier",
+];
+const GENERATION_CONFIG: &[&str] = &[
+    "stopSequences",
+    "responseMimeType",
+    "responseSchema",
+    "responseJsonSchema",
+    "responseModalities",
+    "candidateCount",
+    "maxOutputTokens",
+    "temperature",
+    "topP",
+    "topK",
+    "seed",
+    "presencePenalty",
+    "frequencyPenalty",
+    "responseLogprobs",
+    "logprobs",
+    "enableEnhancedCivicAnswers",
+    "speechConfig",
+    "thinkingConfig",
+    "imageConfig",
+    "mediaResolution",
+];
+
+/// Checks a request.
+pub(super) fn check(request: &Incoming, ledger: &Ledger) -> Result<(), ApiError> {
+    let (model, method) = call(&request.uri);
+    if model.is_empty() || ![WHOLE, STREAM].contains(&method) {
+        return Err(unknown_model(model));
+    }
+    let query = request.uri.query().unwrap_or_default();
+    if method == STREAM && !query.split('&').any(|pair| pair == "alt=sse") {
+        return Err(invalid("this provider streams server-sent events only: `alt=sse` is missing"));
+    }
+    let root = Node::root(&request.body);
+    if !request.body.is_object() {
+        return Err(invalid("Invalid JSON payload received. Unexpected token."));
+    }
+    root.only(PARAMETERS)?;
+    check_generation_config(&root, model)?;
+    if let Some(instruction) = root.member("systemInstruction") {
+        contents::check_content(&instruction)?;
+    }
+    tools::check(&root)?;
+    let contents = match root.member("contents") {
+        Some(contents) => contents.list()?,
+        None => Vec::new(),
+    };
+    contents::check(&contents)?;
+    turns::check(&contents)?;
+    signatures::check(&contents, model, ledger)
+}
+
+fn check_generation_config(root: &Node<'_>, model: &str) -> Result<(), ApiError> {
+    let Some(config) = root.member("generationConfig") else { return Ok(()) };
+    config.only(GENERATION_CONFIG)?;
+    if let Some(limit) = config.member("maxOutputTokens")
+        && limit.integer()? < 1
+    {
+        return Err(limit.violates("max_output_tokens must be positive."));
+    }
+    if let Some(temperature) = config.member("temperature")
+        && !(0.0..=2.0).contains(&temperature.number()?)
+    {
+        return Err(temperature.violates("temperature must be in the range [0.0, 2.0]."));
+    }
+    if let Some(count) = config.member("candidateCount")
+        && count.integer()? != 1
+    {
+        return Err(invalid("Multiple candidates is not enabled for this model"));
+    }
+    match config.member("thinkingConfig") {
+        Some(thinking) => check_thinking(&thinking, model),
+        None => Ok(()),
+    }
+}
+
+/// <https://ai.google.dev/gemini-api/docs/thinking>: the newer models have levels, the older ones only budgets.
+fn check_thinking(thinking: &Node<'_>, model: &str) -> Result<(), ApiError> {
+    thinking.only(&["includeThoughts", "thinkingBudget", "thinkingLevel"])?;
+    if let Some(include) = thinking.member("includeThoughts") {
+        include.boolean()?;
+    }
+    let budget = thinking.member("thinkingBudget").map(|budget| budget.integer()).transpose()?;
+    let level = thinking.member("thinkingLevel");
+    if let Some(level) = &level {
+        let levels = ["THINKING_LEVEL_UNSPECIFIED", "MINIMAL", "LOW", "MEDIUM", "HIGH"];
+        level.one_of("ThinkingConfig.ThinkingLevel", &levels)?;
+        if !signs_always(model) {
+            return Err(invalid("Thinking level is not supported for this model."));
+        }
+    }
+    match budget {
+        Some(_) if level.is_some() => {
+            Err(invalid("You can only set only one of thinking budget and thinking level."))
+        }
+        Some(budget) if budget < -1 => Err(invalid(format!(
+            "The thinking budget {budget} is invalid. Please choose a value of at least -1."
+        ))),
+        _ => Ok(()),
+    }
+}

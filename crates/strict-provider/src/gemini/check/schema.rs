@@ -1,0 +1,92 @@
+//! `parameters` in the vendor's part of OpenAPI (<https://ai.google.dev/api/caching#Schema>). What else JSON Schema
+//! has is refused as an unknown name; `parametersJsonSchema` is for that.
+
+use serde_json::Value;
+
+use super::super::read::Node;
+use crate::protocol::ApiError;
+
+const KEYWORDS: &[&str] = &[
+    "type",
+    "format",
+    "title",
+    "description",
+    "nullable",
+    "enum",
+    "maxItems",
+    "minItems",
+    "properties",
+    "required",
+    "minProperties",
+    "maxProperties",
+    "minLength",
+    "maxLength",
+    "pattern",
+    "example",
+    "anyOf",
+    "propertyOrdering",
+    "default",
+    "items",
+    "minimum",
+    "maximum",
+];
+const TYPES: &[&str] =
+    &["TYPE_UNSPECIFIED", "STRING", "NUMBER", "INTEGER", "BOOLEAN", "ARRAY", "OBJECT", "NULL"];
+
+pub(super) fn check(schema: &Node<'_>) -> Result<(), ApiError> {
+    schema.only(KEYWORDS)?;
+    let kind = match schema.member("type") {
+        Some(kind) if kind.value.is_array() => {
+            return Err(schema.unknown_name("type", "Proto field is not repeating, cannot start list."));
+        }
+        Some(kind) => kind.one_of("Type", TYPES)?,
+        None => String::new(),
+    };
+    for name in ["enum", "required", "propertyOrdering"] {
+        if let Some(names) = schema.member(name) {
+            names.list()?.iter().try_for_each(|name| name.string().map(|_| ()))?;
+        }
+    }
+    for name in ["title", "description", "pattern", "format"] {
+        if let Some(text) = schema.member(name) {
+            text.string()?;
+        }
+    }
+    check_kind(schema, &kind)?;
+    if let Some(items) = schema.member("items") {
+        check(&items)?;
+    }
+    if let Some(choices) = schema.member("anyOf") {
+        choices.list()?.iter().try_for_each(check)?;
+    }
+    properties(schema)?.iter().try_for_each(check)
+}
+
+/// What a type asks of its schema.
+fn check_kind(schema: &Node<'_>, kind: &str) -> Result<(), ApiError> {
+    match kind {
+        "OBJECT" if properties(schema)?.is_empty() => {
+            Err(Node { path: format!("{}.properties", schema.path), value: schema.value }
+                .violates("should be non-empty for OBJECT type"))
+        }
+        "ARRAY" if schema.member("items").is_none() => {
+            Err(Node { path: format!("{}.items", schema.path), value: schema.value }
+                .violates("missing field."))
+        }
+        "STRING" => match schema.member("format") {
+            Some(format) if !["enum", "date-time"].contains(&format.string()?) => {
+                Err(format.violates("only 'enum' and 'date-time' are supported for STRING type"))
+            }
+            _ => Ok(()),
+        },
+        _ => Ok(()),
+    }
+}
+
+/// The schemas of the properties, whose names stand in brackets and as they are.
+fn properties<'a>(schema: &Node<'a>) -> Result<Vec<Node<'a>>, ApiError> {
+    let Some(properties) = schema.member("properties") else { return Ok(Vec::new()) };
+    let node =
+        |(name, value): (&String, &'a Value)| Node { path: format!("{}[{name}]", properties.path), value };
+    Ok(properties.object()?.iter().map(node).collect())
+}

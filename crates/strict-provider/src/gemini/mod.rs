@@ -1,0 +1,90 @@
+//! Gemini, `POST /v1beta/models/{model}:generateContent` and `:streamGenerateContent?alt=sse`, also under `/v1`.
+//!
+//! Sources: <https://ai.google.dev/api/generate-content>, `/gemini-api/docs/function-calling`,
+//! `/gemini-api/docs/thinking`, `/gemini-api/docs/thought-signatures` and `/gemini-api/docs/troubleshooting` there,
+//! the types of the vendor's Python SDK, and the wording of refusals as users quote them.
+
+mod check;
+mod error;
+mod read;
+mod render;
+
+use axum::http::{HeaderMap, Uri};
+use bytes::Bytes;
+use serde_json::Value;
+
+use crate::cache::{self, Prompt};
+use crate::fault::Refusal;
+use crate::protocol::{ApiError, Context, Incoming, Keys, Protocol, Rendered, Settings, StreamPlace, Target};
+use crate::record::Wire;
+use crate::reply::Reply;
+
+/// The method of a whole answer.
+const WHOLE: &str = "generateContent";
+/// The method of a stream.
+const STREAM: &str = "streamGenerateContent";
+/// Models whose name begins so think always and sign what they call.
+const SIGNING_MODELS: &str = "gemini-3";
+
+/// The wire.
+pub(crate) struct Gemini;
+
+impl Protocol for Gemini {
+    const WIRE: Wire = Wire::Gemini;
+    // It has none, and a header without a name is left out.
+    const REQUEST_ID_HEADER: &'static str = "";
+    const STREAM_TYPE: &'static str = "text/event-stream";
+
+    fn target(uri: &Uri, _body: &Value) -> Target {
+        let (model, method) = call(uri);
+        Target { model: model.to_owned(), streams: method == STREAM }
+    }
+
+    fn authorize(headers: &HeaderMap, keys: &Keys) -> Result<(), ApiError> {
+        match headers.get("x-goog-api-key").and_then(|key| key.to_str().ok()) {
+            Some(key) if keys.accept(key) => Ok(()),
+            Some(_) => Err(error::wrong_key()),
+            None => Err(error::no_key()),
+        }
+    }
+
+    fn check(request: &Incoming, context: &Context<'_>) -> Result<(), ApiError> {
+        check::check(request, context.ledger)
+    }
+
+    fn answer(request: &Incoming, reply: &Reply, number: u64, _settings: &Settings) -> Rendered {
+        render::answer(request, reply, number)
+    }
+
+    fn prompt(request: &Incoming) -> Prompt {
+        let members = ["systemInstruction", "tools", "contents"];
+        cache::automatic("", &request.body, &members)
+    }
+
+    fn last_user_text(body: &Value) -> String {
+        read::last_user_text(body)
+    }
+
+    fn refusal(refusal: &Refusal, model: &str) -> ApiError {
+        error::refusal(refusal, model)
+    }
+
+    fn error_body(error: &ApiError, _request_id: &str) -> Value {
+        error::body(error)
+    }
+
+    fn error_event(error: &ApiError, _place: &StreamPlace<'_>) -> Bytes {
+        error::event(error)
+    }
+}
+
+/// The model and the method of a path.
+fn call(uri: &Uri) -> (&str, &str) {
+    let last = uri.path().rsplit('/').next().unwrap_or_default();
+    last.rsplit_once(':').unwrap_or((last, ""))
+}
+
+/// Whether a model signs its calls whatever the request says.
+fn signs_always(model: &str) -> bool {
+    model.starts_with(SIGNING_MODELS)
+}

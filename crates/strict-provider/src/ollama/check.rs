@@ -1,0 +1,170 @@
+//! The rules of a chat request: the types of its fields, and what the model can do.
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use serde_json::Value;
+
+use super::error::{invalid, unknown_model, wrong_arguments, wrong_type};
+use super::thinks;
+use crate::protocol::{ApiError, Incoming, Settings};
+
+const ROLES: &[&str] = &["system", "user", "assistant", "tool"];
+const LEVELS: &[&str] = &["high", "medium", "low", "max"];
+/// The models that think by levels.
+const LEVELLED: &str = "gpt-oss";
+/// Options that are whole numbers.
+const INTEGER_OPTIONS: &[&str] = &[
+    "num_ctx",
+    "num_predict",
+    "num_batch",
+    "num_gpu",
+    "num_thread",
+    "num_keep",
+    "seed",
+    "top_k",
+    "repeat_last_n",
+];
+
+/// Checks a request.
+pub(super) fn check(request: &Incoming, settings: &Settings) -> Result<(), ApiError> {
+    let body = &request.body;
+    if request.raw.is_empty() {
+        return Err(invalid("missing request body"));
+    }
+    if !body.is_object() {
+        return Err(invalid("invalid character looking for beginning of value"));
+    }
+    for (name, kind) in [("model", "string"), ("stream", "bool"), ("options", "map[string]interface {}")] {
+        of_type(body, name, name, kind)?;
+    }
+    for message in list(body, "messages", "messages", "[]api.Message")? {
+        check_message(message)?;
+    }
+    for tool in list(body, "tools", "tools", "api.Tools")? {
+        check_tool(tool)?;
+    }
+    let model = request.model();
+    if model.is_empty() {
+        return Err(invalid("model is required"));
+    }
+    if settings.ollama_models.as_ref().is_some_and(|models| !models.iter().any(|known| known == model)) {
+        return Err(unknown_model(model));
+    }
+    check_think(body, model)?;
+    check_options(body)
+}
+
+fn check_message(message: &Value) -> Result<(), ApiError> {
+    if !message.is_object() {
+        return Err(wrong_type(message, "messages", "api.Message"));
+    }
+    for name in ["role", "content", "thinking", "tool_name", "tool_call_id"] {
+        of_type(message, name, &format!("messages.{name}"), "string")?;
+    }
+    let role = message.get("role").and_then(Value::as_str).unwrap_or_default();
+    if !ROLES.contains(&role) {
+        return Err(invalid(format!(
+            "invalid role: {role}, role must be one of [system, user, assistant, tool]"
+        )));
+    }
+    for image in list(message, "images", "messages.images", "[]api.ImageData")? {
+        let Some(data) = image.as_str() else {
+            return Err(wrong_type(image, "messages.images", "api.ImageData"));
+        };
+        if STANDARD.decode(data).is_err() {
+            return Err(invalid("illegal base64 data at input byte 0"));
+        }
+    }
+    for call in list(message, "tool_calls", "messages.tool_calls", "[]api.ToolCall")? {
+        check_call(call)?;
+    }
+    Ok(())
+}
+
+/// "Arguments" is an object here, and not its text as elsewhere.
+fn check_call(call: &Value) -> Result<(), ApiError> {
+    let function = call.get("function").cloned().unwrap_or_default();
+    if !function.is_object() {
+        return Err(wrong_type(&function, "messages.tool_calls.function", "api.ToolCallFunction"));
+    }
+    of_type(&function, "name", "messages.tool_calls.function.name", "string")?;
+    match function.get("arguments") {
+        None | Some(Value::Null | Value::Object(_)) => Ok(()),
+        Some(arguments) => Err(wrong_arguments(arguments)),
+    }
+}
+
+fn check_tool(tool: &Value) -> Result<(), ApiError> {
+    let function = tool.get("function").cloned().unwrap_or_default();
+    if !function.is_object() {
+        return Err(wrong_type(&function, "tools.function", "api.ToolFunction"));
+    }
+    for name in ["name", "description"] {
+        of_type(&function, name, &format!("tools.function.{name}"), "string")?;
+    }
+    let parameters = function.get("parameters").cloned().unwrap_or_else(|| serde_json::json!({}));
+    if !parameters.is_object() {
+        return Err(wrong_type(&parameters, "tools.function.parameters", "api.ToolFunctionParameters"));
+    }
+    of_type(&parameters, "type", "tools.function.parameters.type", "string")?;
+    list(&parameters, "required", "tools.function.parameters.required", "[]string")?;
+    match parameters.get("properties") {
+        None | Some(Value::Null | Value::Object(_)) => Ok(()),
+        Some(properties) => {
+            Err(wrong_type(properties, "tools.function.parameters.properties", "api.ToolPropertiesMap"))
+        }
+    }
+}
+
+fn check_think(body: &Value, model: &str) -> Result<(), ApiError> {
+    let wants = match body.get("think") {
+        None | Some(Value::Null) => return Ok(()),
+        Some(Value::Bool(thinks)) => *thinks,
+        Some(Value::String(level)) if LEVELS.contains(&level.as_str()) => true,
+        Some(other) => {
+            return Err(invalid(format!(
+                "invalid think value: {other} (must be \"high\", \"medium\", \"low\", \"max\", true, or false)"
+            )));
+        }
+    };
+    if wants && !thinks(model) {
+        return Err(invalid(format!("{model:?} does not support thinking")));
+    }
+    match body.get("think") {
+        Some(Value::String(level)) if !model.starts_with(LEVELLED) => {
+            Err(invalid(format!("think value {level:?} is not supported for this model")))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn check_options(body: &Value) -> Result<(), ApiError> {
+    let Some(options) = body.get("options").and_then(Value::as_object) else { return Ok(()) };
+    let is_wrong = |name: &&str| options.get(*name).is_some_and(|value| !value.is_i64());
+    match INTEGER_OPTIONS.iter().find(|name| is_wrong(name)) {
+        Some(name) => Err(invalid(format!("option {name:?} must be of type integer"))),
+        None => Ok(()),
+    }
+}
+
+/// A member that is of its type when it is there; null is the same as none.
+fn of_type(object: &Value, name: &str, field: &str, kind: &str) -> Result<(), ApiError> {
+    let is_right = match object.get(name) {
+        None | Some(Value::Null) => true,
+        Some(value) => match kind {
+            "string" => value.is_string(),
+            "bool" => value.is_boolean(),
+            _ => value.is_object(),
+        },
+    };
+    if is_right { Ok(()) } else { Err(wrong_type(object.get(name).unwrap_or(&Value::Null), field, kind)) }
+}
+
+/// A member that is a list, or nothing.
+fn list<'a>(object: &'a Value, name: &str, field: &str, kind: &str) -> Result<&'a [Value], ApiError> {
+    match object.get(name) {
+        None | Some(Value::Null) => Ok(&[]),
+        Some(Value::Array(values)) => Ok(values),
+        Some(other) => Err(wrong_type(other, field, kind)),
+    }
+}

@@ -1,0 +1,131 @@
+//! Renders a reply as one object or as lines of them (<https://docs.ollama.com/api/chat>). Calls come whole, and
+//! the last line has the counts.
+
+use serde_json::{Value, json};
+
+use super::thinks;
+use crate::protocol::{Answer, Incoming, Rendered};
+use crate::reply::{Block, Reply, Stop, TokenCounts};
+use crate::split::split;
+use crate::transcript::{Transcript, TranscriptWriter, single_line};
+
+/// Fixed, so that transcripts of two runs are equal.
+const CREATED: &str = "2025-06-15T15:06:40.000000000Z";
+
+/// A part of the answer as this wire has it.
+enum Part {
+    Thinking(String),
+    Text(String),
+    Call(Value),
+}
+
+/// Renders the answer.
+pub(super) fn answer(request: &Incoming, reply: &Reply, number: u64) -> Rendered {
+    let parts = parts(request, reply, number);
+    let end = End {
+        model: request.model(),
+        reason: done_reason(reply),
+        counts: reply.token_counts(request.raw.len()),
+    };
+    let answer = if request.wants_stream() {
+        Answer::Stream(stream(&end, &parts, reply))
+    } else {
+        Answer::Whole(end.object(&whole(&parts)))
+    };
+    Rendered { answer, issued: None }
+}
+
+fn parts(request: &Incoming, reply: &Reply, number: u64) -> Vec<Part> {
+    // A model that can think does, unless it is told not to.
+    let shows_thinking = thinks(request.model()) && request.body.get("think") != Some(&Value::Bool(false));
+    let mut calls = 0;
+    let part = |(index, block): (usize, &Block)| match block {
+        Block::Thinking { text } => shows_thinking.then(|| Part::Thinking(text.clone())),
+        Block::Text { text } => Some(Part::Text(text.clone())),
+        Block::Echo => Some(Part::Text(String::new())),
+        // The server parses a call before it sends it, and never sends one that it cannot parse.
+        Block::ToolUse { raw_input: Some(_), .. } | Block::RedactedThinking => None,
+        Block::ToolUse { id, name, input, .. } => {
+            let arguments = if input.is_null() { json!({}) } else { input.clone() };
+            let id = id.clone().unwrap_or_else(|| format!("call_{number:016}{index:08}"));
+            let function = json!({"index": calls, "name": name, "arguments": arguments});
+            calls += 1;
+            Some(Part::Call(json!({"id": id, "function": function})))
+        }
+    };
+    reply.blocks.iter().enumerate().filter_map(part).collect()
+}
+
+fn stream(end: &End<'_>, parts: &[Part], reply: &Reply) -> Transcript {
+    let mut writer = TranscriptWriter::default();
+    let line = |message: Value| json!({"model": end.model, "created_at": CREATED, "message": message, "done": false});
+    for part in parts {
+        match part {
+            Part::Thinking(text) => {
+                for thinking in split(text, reply.chunking) {
+                    let message = json!({"role": "assistant", "content": "", "thinking": thinking});
+                    writer.delta_line(&line(message));
+                }
+            }
+            Part::Text(text) => {
+                for content in split(text, reply.chunking) {
+                    writer.delta_line(&line(json!({"role": "assistant", "content": content})));
+                }
+            }
+            Part::Call(call) => {
+                writer.delta_line(&line(json!({"role": "assistant", "content": "", "tool_calls": [call]})));
+            }
+        }
+    }
+    writer.finish(single_line(&end.object(&json!({"role": "assistant", "content": ""}))))
+}
+
+/// The message of an answer that is not streamed.
+fn whole(parts: &[Part]) -> Value {
+    let mut thinking = String::new();
+    let mut content = String::new();
+    let mut calls = Vec::new();
+    for part in parts {
+        match part {
+            Part::Thinking(text) => thinking.push_str(text),
+            Part::Text(text) => content.push_str(text),
+            Part::Call(call) => calls.push(call.clone()),
+        }
+    }
+    let mut message = json!({"role": "assistant", "content": content});
+    if let Some(members) = message.as_object_mut() {
+        if !thinking.is_empty() {
+            members.insert("thinking".to_owned(), thinking.into());
+        }
+        if !calls.is_empty() {
+            members.insert("tool_calls".to_owned(), calls.into());
+        }
+    }
+    message
+}
+
+/// How an answer ends.
+struct End<'a> {
+    model: &'a str,
+    reason: &'static str,
+    counts: TokenCounts,
+}
+
+impl End<'_> {
+    /// The last object. Durations are in nanoseconds; the prompt's count includes what the cache served.
+    fn object(&self, message: &Value) -> Value {
+        json!({
+            "model": self.model, "created_at": CREATED, "message": message, "done": true, "done_reason": self.reason,
+            "total_duration": 2_000_000, "load_duration": 500_000,
+            "prompt_eval_count": self.counts.input + self.counts.cache_read + self.counts.cache_write,
+            "prompt_eval_duration": 500_000, "eval_count": self.counts.output, "eval_duration": 1_000_000,
+        })
+    }
+}
+
+fn done_reason(reply: &Reply) -> &'static str {
+    match reply.stop_reason() {
+        Stop::MaxTokens => "length",
+        Stop::EndTurn | Stop::ToolUse | Stop::Refusal => "stop",
+    }
+}

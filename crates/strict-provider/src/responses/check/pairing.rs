@@ -1,0 +1,33 @@
+//! Function calls and their outputs come in pairs, the call first
+//! (<https://platform.openai.com/docs/guides/function-calling>).
+
+use super::super::read::{kind, text};
+use crate::openai::read::Node;
+use crate::protocol::ApiError;
+
+pub(super) fn check(items: &[Node<'_>]) -> Result<(), ApiError> {
+    let mut open_calls: Vec<&str> = Vec::new();
+    for item in items {
+        let call_id = text(item.value, "call_id");
+        match kind(item.value) {
+            "function_call" => open_calls.push(call_id),
+            "function_call_output" => {
+                let Some(position) = open_calls.iter().position(|call| *call == call_id) else {
+                    return Err(refuse(&format!(
+                        "No tool call found for function call output with call_id {call_id}."
+                    )));
+                };
+                open_calls.remove(position);
+            }
+            _ => {}
+        }
+    }
+    match open_calls.first() {
+        None => Ok(()),
+        Some(call) => Err(refuse(&format!("No tool output found for function call {call}."))),
+    }
+}
+
+fn refuse(message: &str) -> ApiError {
+    ApiError::invalid(message).with_param("input")
+}

@@ -1,0 +1,62 @@
+//! The errors that differ from those of Chat Completions, and errors within a stream.
+
+use bytes::Bytes;
+use serde_json::json;
+
+use super::response::Response;
+use crate::fault::Refusal;
+use crate::openai;
+use crate::protocol::{ApiError, StreamPlace};
+use crate::transcript::single_event;
+
+/// An error within a stream: an `error` event, then the failed response, as in the recorded stream
+/// `openai-error.1.chunks.txt` of <https://github.com/vercel/ai/tree/main/packages/openai/src/responses/__fixtures__>.
+pub(super) fn events(error: &ApiError, place: &StreamPlace<'_>) -> Bytes {
+    let code = error.code.unwrap_or(&error.kind);
+    let first = json!({
+        "type": "error", "sequence_number": place.events,
+        "error": {"type": error.kind, "code": code, "message": error.message, "param": error.param},
+    });
+    let failed = Response::new(place.request, place.number).failed(code, &error.message);
+    let last = json!({
+        "type": "response.failed", "sequence_number": place.events + 1, "response": failed,
+    });
+    let events = [single_event(Some("error"), &first), single_event(Some("response.failed"), &last)];
+    events.concat().into()
+}
+
+/// A scripted refusal.
+pub(super) fn refusal(refusal: &Refusal, model: &str) -> ApiError {
+    match refusal {
+        Refusal::PromptTooLong => ApiError::invalid(
+            "Your input exceeds the context window of this model. Please adjust your input and try again.",
+        )
+        .with_param("input")
+        .with_code("context_length_exceeded"),
+        Refusal::BrokenHistory => unverified("gAAAAABlost"),
+        _ => openai::error::refusal(refusal, model),
+    }
+}
+
+/// An encrypted content that this provider did not issue.
+pub(super) fn unverified(encrypted_content: &str) -> ApiError {
+    let characters: Vec<char> = encrypted_content.chars().collect();
+    let shown: String = match (characters.first_chunk::<4>(), characters.last_chunk::<4>()) {
+        (Some(first), Some(last)) => first.iter().chain(&['.'; 3]).chain(last).collect(),
+        _ => encrypted_content.to_owned(),
+    };
+    ApiError::invalid(format!(
+        "The encrypted content {shown} could not be verified. Reason: Encrypted content could not be decrypted or \
+         parsed."
+    ))
+    .with_code("invalid_encrypted_content")
+}
+
+/// An encrypted content under another item's id.
+pub(super) fn moved(item_id: &str) -> ApiError {
+    ApiError::invalid(format!(
+        "The encrypted content for item {item_id} could not be verified. Reason: Encrypted content item_id did not \
+         match the target item id."
+    ))
+    .with_code("invalid_encrypted_content")
+}

@@ -1,0 +1,64 @@
+//! OpenAI Responses, `POST /v1/responses`, used without state: the history comes with every request.
+//!
+//! Sources: <https://platform.openai.com/docs/api-reference/responses>, its streaming page, the guide to
+//! reasoning (<https://platform.openai.com/docs/guides/reasoning>), the types of the vendor's Python SDK, recorded
+//! streams as they are published in the tests of other clients, and the wording of refusals as users quote them.
+
+mod check;
+mod error;
+mod read;
+mod render;
+mod response;
+mod stream;
+
+use axum::http::HeaderMap;
+use bytes::Bytes;
+use serde_json::Value;
+
+use crate::cache::{self, Prompt};
+use crate::fault::Refusal;
+use crate::openai;
+use crate::protocol::{ApiError, Context, Incoming, Keys, Protocol, Rendered, Settings, StreamPlace};
+use crate::record::Wire;
+use crate::reply::Reply;
+
+/// The wire.
+pub(crate) struct OpenAiResponses;
+
+impl Protocol for OpenAiResponses {
+    const WIRE: Wire = Wire::OpenAiResponses;
+    const REQUEST_ID_HEADER: &'static str = "x-request-id";
+
+    fn authorize(headers: &HeaderMap, keys: &Keys) -> Result<(), ApiError> {
+        openai::authorize(headers, keys)
+    }
+
+    fn check(request: &Incoming, context: &Context<'_>) -> Result<(), ApiError> {
+        check::check(request, context.ledger)
+    }
+
+    fn answer(request: &Incoming, reply: &Reply, number: u64, _settings: &Settings) -> Rendered {
+        render::answer(request, reply, number)
+    }
+
+    fn prompt(request: &Incoming) -> Prompt {
+        let scope = openai::cache_key(&request.body);
+        cache::automatic(scope, &request.body, &["tools", "instructions", "input"])
+    }
+
+    fn last_user_text(body: &Value) -> String {
+        read::last_user_text(body)
+    }
+
+    fn refusal(refusal: &Refusal, model: &str) -> ApiError {
+        error::refusal(refusal, model)
+    }
+
+    fn error_body(error: &ApiError, _request_id: &str) -> Value {
+        openai::error::body(error)
+    }
+
+    fn error_event(error: &ApiError, place: &StreamPlace<'_>) -> Bytes {
+        error::events(error, place)
+    }
+}

@@ -1,0 +1,191 @@
+//! Renders a reply as output items: reasoning, messages and function calls.
+
+use serde_json::{Value, json};
+
+use super::response::{Outcome, Response};
+use super::stream::stream;
+use crate::ledger::{IssuedAnswer, IssuedBlock, IssuedItem, ItemKind, seal};
+use crate::protocol::{Answer, Incoming, Rendered};
+use crate::reply::{Block, Reply, arguments_text};
+
+/// An output item with everything decided that the script leaves open.
+pub(super) struct Item {
+    pub(super) id: String,
+    /// Its status when it ends; all but the last item of a cut answer are complete.
+    pub(super) status: &'static str,
+    pub(super) content: Content,
+}
+
+/// What is in an item.
+pub(super) enum Content {
+    /// The summary when the request asked for one, and the encrypted content when it asked for that. The
+    /// encrypted content that opens the item in a stream is another one: only the last is whole.
+    Reasoning {
+        summary: Option<String>,
+        sealed: Option<Sealed>,
+    },
+    Message {
+        text: String,
+    },
+    FunctionCall {
+        call_id: String,
+        name: String,
+        arguments: String,
+    },
+}
+
+/// An encrypted content as it opens an item and as it ends it.
+pub(super) struct Sealed {
+    pub(super) opening: String,
+    pub(super) whole: String,
+}
+
+/// What of the reasoning a request wants to see.
+#[derive(Clone, Copy)]
+struct Shown {
+    summary: bool,
+    encrypted: bool,
+}
+
+/// Renders the answer.
+pub(super) fn answer(request: &Incoming, reply: &Reply, number: u64) -> Rendered {
+    let outcome = Outcome::of(reply);
+    let items = items(request, reply, number, outcome);
+    let response = Response::new(request, number);
+    let output: Vec<Value> = items.iter().map(Item::whole).collect();
+    let ended = response.ended(outcome, &output, reply.token_counts(request.raw.len()));
+    let answer = if request.wants_stream() {
+        Answer::Stream(stream(&response.in_progress(), &items, reply.chunking, outcome.event(), &ended))
+    } else {
+        Answer::Whole(ended)
+    };
+    Rendered { answer, issued: Some(issued(request, items)) }
+}
+
+fn items(request: &Incoming, reply: &Reply, number: u64, outcome: Outcome) -> Vec<Item> {
+    let shown = Shown::of(&request.body);
+    let contents = reply.blocks.iter().enumerate().map(|(index, block)| content(block, shown, number, index));
+    let last = reply.blocks.len().saturating_sub(1);
+    let item = |(index, content): (usize, Content)| Item {
+        id: format!("{}_{number:016}{index:08}", content.id_prefix()),
+        status: if index == last { outcome.status() } else { "completed" },
+        content,
+    };
+    contents.enumerate().map(item).collect()
+}
+
+fn content(block: &Block, shown: Shown, number: u64, index: usize) -> Content {
+    let sealed = |text: &str| {
+        let whole = format!("gAAAAAB{}", seal(number, index, text));
+        let opening = format!("gAAAAAB{}", seal(number, index, "opening"));
+        shown.encrypted.then_some(Sealed { opening, whole })
+    };
+    match block {
+        Block::Thinking { text } => {
+            Content::Reasoning { summary: shown.summary.then(|| text.clone()), sealed: sealed(text) }
+        }
+        Block::RedactedThinking => Content::Reasoning { summary: None, sealed: sealed("redacted") },
+        Block::Text { text } => Content::Message { text: text.clone() },
+        Block::Echo => Content::Message { text: String::new() },
+        Block::ToolUse { id, name, input, raw_input } => Content::FunctionCall {
+            call_id: id.clone().unwrap_or_else(|| format!("call_{number:016}{index:08}")),
+            name: name.clone(),
+            arguments: arguments_text(input, raw_input.as_deref()),
+        },
+    }
+}
+
+/// What the client has to bring back.
+fn issued(request: &Incoming, items: Vec<Item>) -> IssuedAnswer {
+    let is_stored = request.body.get("store").and_then(Value::as_bool).unwrap_or(true);
+    let issued = |item: Item| {
+        let kind = match item.content {
+            Content::Reasoning { sealed, .. } => {
+                ItemKind::Reasoning { seal: sealed.map(|sealed| sealed.whole) }
+            }
+            Content::Message { .. } => ItemKind::Message,
+            Content::FunctionCall { .. } => ItemKind::FunctionCall,
+        };
+        IssuedBlock::Item(IssuedItem { id: item.id, kind, is_stored })
+    };
+    IssuedAnswer {
+        model: request.model().to_owned(),
+        prefix: None,
+        blocks: items.into_iter().map(issued).collect(),
+    }
+}
+
+impl Shown {
+    fn of(body: &Value) -> Self {
+        let include = body.get("include").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
+        Self {
+            summary: body.pointer("/reasoning/summary").is_some_and(Value::is_string),
+            encrypted: include.iter().any(|wanted| wanted == "reasoning.encrypted_content"),
+        }
+    }
+}
+
+impl Content {
+    fn id_prefix(&self) -> &'static str {
+        match self {
+            Self::Reasoning { .. } => "rs",
+            Self::Message { .. } => "msg",
+            Self::FunctionCall { .. } => "fc",
+        }
+    }
+}
+
+impl Item {
+    /// As it stands in a response and at its end in a stream.
+    pub(super) fn whole(&self) -> Value {
+        let id = &self.id;
+        match &self.content {
+            Content::Reasoning { summary, sealed } => {
+                let summary: Vec<Value> = summary.iter().map(|text| summary_part(text)).collect();
+                reasoning(id, &summary, sealed.as_ref().map(|sealed| sealed.whole.as_str()))
+            }
+            Content::Message { text } => json!({
+                "id": id, "type": "message", "status": self.status, "role": "assistant", "content": [text_part(text)],
+            }),
+            Content::FunctionCall { call_id, name, arguments } => json!({
+                "id": id, "type": "function_call", "status": self.status, "arguments": arguments, "call_id": call_id,
+                "name": name,
+            }),
+        }
+    }
+
+    /// As it opens in a stream.
+    pub(super) fn opening(&self) -> Value {
+        let id = &self.id;
+        match &self.content {
+            Content::Reasoning { sealed, .. } => {
+                reasoning(id, &[], sealed.as_ref().map(|sealed| sealed.opening.as_str()))
+            }
+            Content::Message { .. } => json!({
+                "id": id, "type": "message", "status": "in_progress", "role": "assistant", "content": [],
+            }),
+            Content::FunctionCall { call_id, name, .. } => json!({
+                "id": id, "type": "function_call", "status": "in_progress", "arguments": "", "call_id": call_id,
+                "name": name,
+            }),
+        }
+    }
+}
+
+/// The one part of a summary.
+pub(super) fn summary_part(text: &str) -> Value {
+    json!({"type": "summary_text", "text": text})
+}
+
+/// The one part of a message.
+pub(super) fn text_part(text: &str) -> Value {
+    json!({"type": "output_text", "annotations": [], "logprobs": [], "text": text})
+}
+
+fn reasoning(id: &str, summary: &[Value], encrypted_content: Option<&str>) -> Value {
+    let mut item = json!({"id": id, "type": "reasoning", "summary": summary});
+    if let (Some(encrypted_content), Some(members)) = (encrypted_content, item.as_object_mut()) {
+        members.insert("encrypted_content".to_owned(), encrypted_content.into());
+    }
+    item
+}
