@@ -77,6 +77,8 @@ pub struct Fleet {
     ports: PortRule,
     clock: Arc<dyn Clock>,
     products: ProductCache,
+    /// Held by whoever replaces a policy: one after the other.
+    policy_turns: Arc<tokio::sync::Mutex<()>>,
     rates: RateLimiter,
     flights: Arc<Flights>,
     supervision: Supervision,
@@ -131,6 +133,7 @@ impl Fleet {
             ports: leases,
             clock,
             products: ProductCache::default(),
+            policy_turns: Arc::default(),
             rates: RateLimiter::default(),
             flights: Arc::default(),
             exits,

@@ -12,15 +12,19 @@ pub(crate) fn unpack(to: &Path) -> Result<(), String> {
     if to.exists() {
         return Ok(());
     }
-    // Unpacked beside it and moved into place whole: a start that was cut off leaves no half of one.
-    let draft = to.with_extension("new");
+    // Unpacked beside it and moved into place whole: a start that was cut off leaves no half of one, and of two that
+    // begin at once the first one's is taken.
+    let draft = to.with_extension(format!("new-{}", std::process::id()));
     let unpack = || {
         if draft.exists() {
             std::fs::remove_dir_all(&draft)?;
         }
         std::fs::create_dir_all(&draft)?;
         DEFAULT.extract(&draft)?;
-        std::fs::rename(&draft, to)
+        match std::fs::rename(&draft, to) {
+            Err(_) if to.exists() => std::fs::remove_dir_all(&draft),
+            renamed => renamed,
+        }
     };
     unpack().map_err(|error| format!("the catalog cannot be unpacked to {}: {error}", to.display()))
 }

@@ -113,9 +113,13 @@ impl Fleet {
         policy: Policy,
     ) -> Result<ReplacedPolicy, FleetError> {
         let fleet = Arc::clone(self);
+        // In the order in which they were asked for: what is asked for later comes after what a caller who has hung
+        // up left under way.
+        let turn = Arc::clone(&self.policy_turns).lock_owned().await;
         // On its own from here: a caller who hangs up must not leave the registry with one policy and the
         // products in memory with another.
         let replaced = tokio::spawn(async move {
+            let _turn = turn;
             let at = fleet.now();
             let entry = |before: &Policy| Entry {
                 at,
