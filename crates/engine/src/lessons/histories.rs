@@ -153,6 +153,11 @@ impl Life {
         assert_eq!(self.rig.provider.pending_replies(), 0);
     }
 
+    async fn plain_turn(&mut self) {
+        let plain = Turn { from: From::End, think: true, steps: Vec::new(), yes: true, then: Then::Well };
+        self.act(&Act::Turn(plain)).await;
+    }
+
     async fn turn(&mut self, turn: &Turn) {
         // Long enough that a summary is worth its price.
         let message = "Go on. ".repeat(if turn.think { 1_500 } else { 1 });
@@ -364,8 +369,12 @@ async fn live(wire: Wire, acts: &[Act]) {
     for act in acts {
         life.act(act).await;
     }
-    let plain = Turn { from: From::End, think: false, steps: Vec::new(), yes: true, then: Then::Well };
-    life.act(&Act::Turn(plain)).await;
+    // Whoever is asked next takes the history: the model that had it, and one of every vendor.
+    life.plain_turn().await;
+    for wire in WIRES {
+        life.act(&Act::Switch(wire, 1, wire)).await;
+        life.plain_turn().await;
+    }
 }
 
 fn acts() -> impl Strategy<Value = Vec<Act>> {

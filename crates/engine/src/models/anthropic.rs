@@ -223,6 +223,12 @@ fn call_id(id: &str) -> Cow<'_, str> {
     id.chars().map(spell).collect()
 }
 
+/// Whether a signature is this vendor's. A model of the same name may have been asked over another protocol, whose
+/// signatures are JSON.
+fn is_own(signature: &str) -> bool {
+    !signature.starts_with(['{', '['])
+}
+
 /// A block as it is sent back; none if the provider would refuse it.
 fn block(block: &Block, same_model: bool) -> Option<Value> {
     match block {
@@ -230,7 +236,7 @@ fn block(block: &Block, same_model: bool) -> Option<Value> {
         Block::Text { text, .. } if is_blank(text) => None,
         Block::Text { text, .. } => Some(text_block(text)),
         // Signatures hold for the model that made them, and reasoning without one is refused.
-        Block::Thinking { thinking, signature: Some(signature) } if same_model => {
+        Block::Thinking { thinking, signature: Some(signature) } if same_model && is_own(signature) => {
             let signature = if sabotage::by(Saboteur::DropSignatures) { "forged" } else { signature };
             Some(json!({"type": "thinking", "thinking": thinking, "signature": signature}))
         }
