@@ -15,7 +15,7 @@ pub(crate) enum Wire {
 }
 
 /// What every engine calls its model.
-pub(crate) const MODEL: &str = "bench-1";
+pub(crate) const MODEL: &str = "gemini-3-bench";
 
 impl Wire {
     pub(crate) const ALL: [Self; 5] =
@@ -48,7 +48,7 @@ impl Wire {
             Self::Anthropic => "/v1/messages",
             Self::OpenAi => "/v1/chat/completions",
             Self::Responses => "/v1/responses",
-            Self::Gemini => "/v1beta/models/bench-1:streamGenerateContent?alt=sse",
+            Self::Gemini => "/v1beta/models/gemini-3-bench:streamGenerateContent?alt=sse",
             Self::Ollama => "/api/chat",
         }
     }

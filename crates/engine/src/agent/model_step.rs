@@ -154,19 +154,30 @@ impl TurnRun {
             may_call: true,
             cache_key: self.life.recorder.channel().task_id().as_str(),
         });
+        // One timer for many parts: it is looked at when it fires, and set anew if something came meanwhile.
         let clock = means.clock.clone();
+        let (mut stalled, mut progress) = (clock.sleep(STALLED), false);
         loop {
             let next = async {
                 tokio::select! {
                     biased;
-                    part = parts.next() => part,
-                    () = clock.sleep(STALLED) => {
-                        let what = "the provider kept the connection and said nothing";
-                        Some(Err(ModelError::new(ModelErrorKind::Broken, what)))
-                    }
+                    part = parts.next() => Some(part),
+                    () = &mut stalled => None,
                 }
             };
-            let Some(part) = self.attend(next).await? else { break };
+            let part = match self.attend(next).await? {
+                Some(Some(part)) => part,
+                Some(None) => break,
+                None if progress => {
+                    (stalled, progress) = (clock.sleep(STALLED), false);
+                    continue;
+                }
+                None => {
+                    let what = "the provider kept the connection and said nothing";
+                    return Ok(Err(ModelError::new(ModelErrorKind::Broken, what)));
+                }
+            };
+            progress = true;
             match part {
                 Ok(Part::Done(answer)) => {
                     let last = self.telling.finish();
