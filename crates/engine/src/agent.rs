@@ -26,6 +26,7 @@ mod tasks;
 mod telling;
 mod thread;
 mod turn;
+mod watched;
 
 use std::sync::Arc;
 use std::time::Duration;

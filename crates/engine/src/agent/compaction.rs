@@ -146,7 +146,7 @@ pub(super) fn to_summarise(messages: &[Message], bound: u64) -> Vec<Message> {
     short
 }
 
-/// The most characters of a summary that no model made, and of one line of it.
+/// The most bytes of a summary that no model made, and the most characters of one line of it.
 const NOTES: usize = 6_000;
 const NOTE: usize = 300;
 
@@ -164,8 +164,9 @@ pub(super) fn notes(messages: &[Message]) -> String {
     }
     let mut left = NOTES;
     let fits = |line: &&String| {
-        let fits = line.len() < left;
-        left = left.saturating_sub(line.len());
+        let length = line.len() + 1;
+        let fits = length <= left;
+        left = left.saturating_sub(length);
         fits
     };
     let newest: Vec<&String> = lines.iter().rev().take_while(fits).collect();

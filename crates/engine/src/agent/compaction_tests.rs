@@ -83,6 +83,8 @@ fn first_message(branch: &Branch) -> MessageId {
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
     #[test]
     fn what_is_left_is_a_conversation(
         said in conversations(), bound in 200..40_000_u64, time in 1..3_u32, again in conversations()

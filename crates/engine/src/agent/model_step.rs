@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use contract::MessageId;
 use contract::event::{Event, Lifecycle};
-use futures::StreamExt as _;
 
 use super::asking::{Asking, Remedy};
 use super::ending;
 use super::run::{Stopped, TurnRun};
 use super::telling::Tell;
+use super::watched::Watched;
 use crate::brain::WriteError;
 use crate::brain::steps::Step;
 use crate::models::{
@@ -20,8 +20,6 @@ use crate::models::{
 };
 use crate::sabotage::{self, Saboteur};
 
-/// How long a model may write something that makes no part of its answer, such as the input of a call.
-const STALLED: Duration = Duration::from_mins(20);
 /// An answer of fewer tokens than this is not worth its prompt.
 const LEAST_ANSWER: u64 = 256;
 
@@ -145,7 +143,7 @@ impl TurnRun {
         let repaired = self.repaired(self.conversation().messages());
         let messages =
             repaired.as_ref().map_or(self.conversation().messages(), |repaired| &repaired.messages);
-        let mut parts = route.model.ask(&Request {
+        let parts = route.model.ask(&Request {
             system: &sabotage::busted(self.system()),
             messages,
             tools: self.specs(),
@@ -154,30 +152,8 @@ impl TurnRun {
             may_call: true,
             cache_key: self.life.recorder.channel().task_id().as_str(),
         });
-        // One timer for many parts: it is looked at when it fires, and set anew if something came meanwhile.
-        let clock = means.clock.clone();
-        let (mut stalled, mut progress) = (clock.sleep(STALLED), false);
-        loop {
-            let next = async {
-                tokio::select! {
-                    biased;
-                    part = parts.next() => Some(part),
-                    () = &mut stalled => None,
-                }
-            };
-            let part = match self.attend(next).await? {
-                Some(Some(part)) => part,
-                Some(None) => break,
-                None if progress => {
-                    (stalled, progress) = (clock.sleep(STALLED), false);
-                    continue;
-                }
-                None => {
-                    let what = "the provider kept the connection and said nothing";
-                    return Ok(Err(ModelError::new(ModelErrorKind::Broken, what)));
-                }
-            };
-            progress = true;
+        let mut watched = Watched::new(parts, &*means.clock);
+        while let Some(part) = self.attend(watched.next()).await? {
             match part {
                 Ok(Part::Done(answer)) => {
                     let last = self.telling.finish();

@@ -58,7 +58,7 @@ impl TurnRun {
         let before = self.prompt_tokens();
         let beginning = self.beginning_tokens();
         let branch = self.conversation().branch();
-        let (compacted, collapsed, least_gain) = match stage {
+        let (compacted, collapsed, most) = match stage {
             Shortening::Reset => {
                 let (compacted, collapsed) = compaction::reset(branch);
                 (compacted, collapsed, before.saturating_sub(1))
@@ -75,7 +75,7 @@ impl TurnRun {
             }
         };
         let after = beginning + self.would_be(&compacted);
-        if after > least_gain && !sabotage::by(Saboteur::CompactForever) {
+        if after > most && !sabotage::by(Saboteur::CompactForever) {
             return Ok(false);
         }
         let event = Event::CompactionEvent(Compaction {

@@ -10,7 +10,7 @@ const BYTES: usize = 4;
 /// What a message is beside its text.
 const MESSAGE: usize = 16;
 /// What an image or a document counts as, whatever its size: about 1,500 tokens, as vendors count an image.
-const MEDIA: usize = 6_000;
+pub(super) const MEDIA: usize = 6_000;
 
 /// How many tokens these messages are.
 pub fn messages(messages: &[Message]) -> u64 {

@@ -16,14 +16,11 @@ use serde_json::Value;
 
 use super::{
     Answer, Block, ChatModel, Content, Message, ModelError, ModelErrorKind, Part, Parts, Request, StopCause,
-    Tokens, ToolUse,
+    Tokens, ToolUse, estimate,
 };
 
 /// The script that is used where `LLM_SCRIPT_PATH` names none.
 const BUILT_IN: &str = include_str!("scripted.yaml");
-
-/// What an image or a document counts as, whatever its size: about 1,500 tokens, as vendors count an image.
-const MEDIA_BYTES: usize = 6_000;
 
 /// A script that cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -236,7 +233,7 @@ fn prompt_tokens(request: &Request<'_>) -> u64 {
 fn content_bytes(contents: &[Content]) -> usize {
     let bytes = contents.iter().map(|content| match content {
         Content::Text { text } | Content::Note { text } => text.len(),
-        Content::Media(_) => MEDIA_BYTES,
+        Content::Media(_) => estimate::MEDIA,
     });
     bytes.sum()
 }
