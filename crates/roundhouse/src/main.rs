@@ -47,6 +47,10 @@ enum Command {
 }
 
 fn main() -> ExitCode {
+    // Before all else: the helper must hold nothing that it did not get from its engine, and start fast.
+    if std::env::args_os().nth(1).is_some_and(|first| first == leash::HELPER) {
+        return leash::helper_main();
+    }
     let result = match Cli::parse().command {
         Command::Up(args) => up::run(&args),
         Command::Chat(args) => chat::run(args),

@@ -1,0 +1,269 @@
+//! The leash: runs a program so that it can reach only what it was given, takes only its share of the
+//! machine, and ends with all its descendants when its caller lets go of it, however that comes about.
+
+mod cgroup;
+mod child;
+mod descendants;
+mod helper;
+mod modes;
+mod mounts;
+mod paths;
+mod program;
+mod syscalls;
+mod watch;
+mod wire;
+
+use std::ffi::OsString;
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::PathBuf;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::child::Going;
+use crate::wire::{Counting, Job, Reached};
+
+pub use crate::child::Child;
+pub use crate::helper::helper_main;
+
+/// The argument with which `roundhouse` is a helper.
+pub const HELPER: &str = "__leash";
+
+/// How to start the helper that stands between an engine and what it runs: a program that calls
+/// [`helper_main`] when it is started with these arguments.
+#[derive(Clone, Debug)]
+pub struct Helper {
+    /// The program, such as `/proc/self/exe`.
+    pub program: PathBuf,
+    /// Its arguments.
+    pub args: Vec<OsString>,
+}
+
+impl Helper {
+    /// This very program, which is `roundhouse`.
+    pub fn own() -> Self {
+        Self { program: "/proc/self/exe".into(), args: vec![HELPER.into()] }
+    }
+}
+
+/// What holds for all that is run on one leash.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// How to start the helper.
+    pub helper: Helper,
+    /// The folder that may be read and written, made where it is missing. Temporary files go into it too.
+    pub workspace: PathBuf,
+    /// Folders that may be read and executed beside the system's programs.
+    pub readable: Vec<PathBuf>,
+    /// Whether programs run although this kernel cannot confine them.
+    pub allow_unconfined: bool,
+}
+
+/// How far this machine lets programs be confined.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Confinement {
+    /// For the log and for telemetry, such as `landlock, seccomp, processes by cgroup, mounts read-only`.
+    /// What comes after the second is known once a program has run.
+    pub level: String,
+    /// Whether what the leash promises about files, sockets and signals holds.
+    pub enforced: bool,
+}
+
+/// A program to run.
+#[derive(Clone, Debug)]
+pub struct Command {
+    /// The program and its arguments. A bare name is looked for on the leash's `PATH`.
+    pub argv: Vec<OsString>,
+    /// The folder it begins in, relative to the workspace or absolute.
+    pub folder: PathBuf,
+    /// What its environment has beside what every program gets (`PATH`, `HOME`, `TMPDIR`, `LANG`).
+    pub env: Vec<(OsString, OsString)>,
+    /// Whether it may open network connections.
+    pub network: bool,
+    /// What it may take.
+    pub limits: Limits,
+}
+
+/// What a program and all its descendants may take.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Limits {
+    /// How long it may run; none for a server, which runs until it is let go of.
+    pub time: Option<Duration>,
+    /// How much memory, in bytes, all together.
+    pub memory: u64,
+    /// How large a file may become, in bytes.
+    pub file_size: u64,
+    /// How many processes and threads there may be at once.
+    pub processes: u32,
+    /// How much room it must leave on the workspace's file system, in bytes.
+    pub disk_left: u64,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            time: Some(Duration::from_mins(2)),
+            memory: 2 << 30,
+            file_size: 1 << 30,
+            processes: 256,
+            disk_left: 256 << 20,
+        }
+    }
+}
+
+/// How a program ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Ended {
+    /// By itself, with this code.
+    Exited(i32),
+    /// By this signal.
+    Signalled(i32),
+    /// It took more than it may.
+    OverLimit(Excess),
+}
+
+/// What a program took too much of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Excess {
+    /// Time.
+    Time,
+    /// Memory.
+    Memory,
+    /// Processes.
+    Processes,
+    /// Room on the disk.
+    Disk,
+}
+
+/// Why a program could not be run.
+#[derive(Debug, thiserror::Error)]
+pub enum LeashError {
+    /// This machine cannot confine it, and nobody has allowed that it runs all the same.
+    #[error("programs cannot be confined on this machine ({0}), so none are run")]
+    Unconfined(String),
+    /// There is no such program, or it may not be executed.
+    #[error("`{program}` cannot be run: {reason}")]
+    Program {
+        /// The program.
+        program: String,
+        /// Why.
+        reason: String,
+    },
+    /// The leash itself failed.
+    #[error("the leash failed: {0}")]
+    Helper(String),
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Leash {
+    settings: Settings,
+    /// Why this machine cannot confine programs, where it cannot.
+    missing: Option<String>,
+    reached: OnceLock<Reached>,
+    going: Arc<Going>,
+}
+
+/// Where programs are looked for.
+const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+/// The folder for temporary files, in the workspace.
+const TEMPORARY: &str = ".tmp";
+/// What the workspace's owner must be able to do with it.
+const OWNERS: u32 = 0o700;
+
+impl Leash {
+    /// A leash, once it is known what this machine can confine. It asks the kernel, and starts nothing.
+    pub fn new(settings: Settings) -> Self {
+        let missing = paths::is_supported().err();
+        Self { settings, missing, reached: OnceLock::new(), going: Arc::default() }
+    }
+
+    /// How far programs are confined.
+    pub fn confinement(&self) -> Confinement {
+        let mut level = match &self.missing {
+            None => "landlock, seccomp".to_owned(),
+            Some(missing) => format!("unconfined (Landlock: {missing})"),
+        };
+        if let Some(reached) = self.reached.get() {
+            level.push_str(match reached.counting {
+                Counting::Cgroup => ", processes by cgroup",
+                Counting::UserNamespace => ", processes by user namespace",
+                Counting::Helper => ", processes by helper",
+            });
+            if reached.mounts {
+                level.push_str(", mounts read-only");
+            }
+        }
+        Confinement { level, enforced: self.missing.is_none() }
+    }
+
+    /// Whether programs are run at all.
+    pub fn is_usable(&self) -> bool {
+        self.missing.is_none() || self.settings.allow_unconfined
+    }
+
+    /// Starts a program. Dropped halfway, nothing is left of it.
+    ///
+    /// # Errors
+    /// See [`LeashError`].
+    pub async fn start(&self, command: Command) -> Result<Child, LeashError> {
+        if let Some(missing) = self.missing.as_ref().filter(|_| !self.settings.allow_unconfined) {
+            return Err(LeashError::Unconfined(missing.clone()));
+        }
+        let workspace = self.workspace().await.map_err(|error| LeashError::Helper(error.to_string()))?;
+        let job = self.job(command, workspace);
+        let (child, reached) = Child::start(&self.settings.helper, &job, &self.going).await?;
+        if self.reached.set(reached).is_ok() {
+            tracing::info!(confinement = self.confinement().level, "a first program was confined");
+        }
+        Ok(child)
+    }
+
+    /// Waits until programs that were let go of are gone with all their descendants, `patience` at most.
+    pub async fn settled(&self, patience: Duration) {
+        // What is not gone by then has been told to go all the same.
+        let _ = tokio::time::timeout(patience, self.going.gone()).await;
+    }
+
+    /// The workspace, by its real path, with its folder for temporary files.
+    async fn workspace(&self) -> std::io::Result<PathBuf> {
+        let workspace = &self.settings.workspace;
+        tokio::fs::create_dir_all(workspace).await?;
+        let workspace = tokio::fs::canonicalize(workspace).await?;
+        // A program may have shut itself out, and no other could undo that.
+        let permissions = tokio::fs::metadata(&workspace).await?.permissions();
+        if permissions.mode() & OWNERS != OWNERS {
+            let usable = Permissions::from_mode(permissions.mode() | OWNERS);
+            tokio::fs::set_permissions(&workspace, usable).await?;
+        }
+        // What a program has put in the folder's place is its own loss.
+        let _ = tokio::fs::create_dir_all(workspace.join(TEMPORARY)).await;
+        Ok(workspace)
+    }
+
+    fn job(&self, command: Command, workspace: PathBuf) -> Job {
+        let mut env: Vec<(OsString, OsString)> = vec![
+            ("PATH".into(), PATH.into()),
+            ("HOME".into(), workspace.clone().into()),
+            ("TMPDIR".into(), workspace.join(TEMPORARY).into()),
+            ("LANG".into(), "C.UTF-8".into()),
+        ];
+        env.extend(command.env);
+        Job {
+            argv: command.argv,
+            folder: workspace.join(command.folder),
+            env,
+            network: command.network,
+            limits: command.limits,
+            workspace,
+            readable: self.settings.readable.clone(),
+            confined: self.missing.is_none(),
+            counted: false,
+            #[cfg(feature = "sabotage")]
+            let_go: std::env::var("ROUNDHOUSE_SABOTEUR").is_ok_and(|name| name == "let_go"),
+        }
+    }
+}

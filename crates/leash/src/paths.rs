@@ -1,0 +1,130 @@
+//! Which files a program may reach, by Landlock: whatever is not named here is out of reach.
+
+use std::path::{Path, PathBuf};
+
+use landlock::{
+    ABI, Access, AccessFs, AccessNet, BitFlags, CompatLevel, Compatible, PathBeneath, PathFd, Ruleset,
+    RulesetAttr, RulesetCreated, RulesetCreatedAttr, RulesetError, RulesetStatus, Scope, path_beneath_rules,
+};
+
+/// The oldest Landlock with all that is needed: it bounds signals and abstract sockets too (Linux 6.12).
+const NEEDED: ABI = ABI::V6;
+
+/// The system's programs and libraries.
+const PROGRAMS: [&str; 8] = ["/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/nix/store"];
+
+/// What the loader, the resolver, the lists of users and TLS need, and the time zone.
+const ETC: [&str; 28] = [
+    "/etc/ld.so.cache",
+    "/etc/ld.so.conf",
+    "/etc/ld.so.conf.d",
+    "/etc/ld-musl-x86_64.path",
+    "/etc/ld-musl-aarch64.path",
+    "/etc/alternatives",
+    "/etc/resolv.conf",
+    "/etc/hosts",
+    "/etc/host.conf",
+    "/etc/hostname",
+    "/etc/nsswitch.conf",
+    "/etc/gai.conf",
+    "/etc/protocols",
+    "/etc/services",
+    "/etc/passwd",
+    "/etc/group",
+    "/etc/ssl/certs",
+    "/etc/ssl/cert.pem",
+    "/etc/ssl/openssl.cnf",
+    "/etc/ca-certificates",
+    "/etc/ca-certificates.conf",
+    "/etc/pki/tls/certs",
+    "/etc/pki/tls/cert.pem",
+    "/etc/pki/tls/openssl.cnf",
+    "/etc/pki/ca-trust/extracted",
+    "/etc/crypto-policies/back-ends",
+    "/etc/localtime",
+    "/etc/timezone",
+];
+
+/// Devices that hold nothing and reach nobody.
+const DEVICES: [&str; 3] = ["/dev/null", "/dev/zero", "/dev/full"];
+
+/// Devices that are read alone.
+const SOURCES: [&str; 2] = ["/dev/random", "/dev/urandom"];
+
+/// What may be done where.
+#[derive(Debug)]
+pub(crate) struct Profile {
+    /// Read, written and executed.
+    workspace: PathBuf,
+    /// Read and executed.
+    programs: Vec<PathBuf>,
+    /// Read.
+    data: Vec<PathBuf>,
+    /// Read and written, and nothing made in it.
+    devices: Vec<PathBuf>,
+    /// Whether TCP is refused here too.
+    network: bool,
+}
+
+impl Profile {
+    /// What a program with this workspace may reach.
+    pub(crate) fn new(workspace: &Path, readable: &[PathBuf], network: bool) -> Self {
+        let paths = |names: &[&str]| names.iter().map(PathBuf::from).collect::<Vec<_>>();
+        let mut programs = paths(&PROGRAMS);
+        programs.extend_from_slice(readable);
+        let mut data = paths(&ETC);
+        data.extend(paths(&SOURCES));
+        Self { workspace: workspace.into(), programs, data, devices: paths(&DEVICES), network }
+    }
+
+    /// Confines this thread, and what it becomes or starts, to it.
+    pub(crate) fn enforce(&self) -> Result<(), String> {
+        let workspace = PathFd::new(&self.workspace).map_err(|error| error.to_string())?;
+        let status = self
+            .ruleset(workspace)
+            .and_then(RulesetCreated::restrict_self)
+            .map_err(|error| error.to_string())?;
+        if status.ruleset == RulesetStatus::FullyEnforced && status.no_new_privs {
+            return Ok(());
+        }
+        Err(format!("Landlock enforces it in part alone ({:?})", status.ruleset))
+    }
+
+    fn ruleset(&self, workspace: PathFd) -> Result<RulesetCreated, RulesetError> {
+        let run = AccessFs::Execute | AccessFs::ReadFile | AccessFs::ReadDir;
+        let read = AccessFs::ReadFile | AccessFs::ReadDir;
+        let write = AccessFs::ReadFile | AccessFs::WriteFile | AccessFs::Truncate;
+        bare(self.network)?
+            .create()?
+            .add_rule(PathBeneath::new(workspace, everything_in_a_workspace()))?
+            .add_rules(path_beneath_rules(&self.programs, run))?
+            .add_rules(path_beneath_rules(&self.data, read))?
+            .add_rules(path_beneath_rules(&self.devices, write))
+    }
+}
+
+/// Whether this kernel can enforce a profile.
+pub(crate) fn is_supported() -> Result<(), String> {
+    bare(false).and_then(Ruleset::create).map(drop).map_err(|error| {
+        let mut reason: &dyn std::error::Error = &error;
+        while let Some(deeper) = reason.source() {
+            reason = deeper;
+        }
+        reason.to_string()
+    })
+}
+
+/// A ruleset that handles all that the needed Landlock knows, and so allows nothing of it yet.
+fn bare(network: bool) -> Result<Ruleset, RulesetError> {
+    let ruleset = Ruleset::default()
+        .set_compatibility(CompatLevel::HardRequirement)
+        .handle_access(AccessFs::from_all(NEEDED))?
+        .scope(Scope::from_all(NEEDED))?;
+    if network { Ok(ruleset) } else { ruleset.handle_access(AccessNet::from_all(NEEDED)) }
+}
+
+/// Everything but to make devices and sockets, which are doors to others.
+fn everything_in_a_workspace() -> BitFlags<AccessFs> {
+    AccessFs::from_all(NEEDED)
+        & !(AccessFs::MakeChar | AccessFs::MakeBlock | AccessFs::MakeSock | AccessFs::IoctlDev)
+}

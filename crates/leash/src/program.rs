@@ -1,0 +1,127 @@
+//! The program-to-be: it narrows itself until it holds nothing that the program may not have, and becomes it.
+
+use std::fs;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+use rustix::process::{Resource, Rlimit, Signal};
+use rustix::thread::{CapabilitySet, CapabilitySets};
+
+use crate::wire::{self, Answer, Counting, Job, Reached};
+use crate::{mounts, paths::Profile, syscalls};
+
+/// How many files a program may have open at once: what is usual, and what it may raise that to.
+const FILES: (u64, u64) = (1024, 4096);
+
+/// How far a program stands behind engines and helpers for the processor, by setpriority(2).
+const PRIORITY: i32 = 10;
+
+/// How much a program may lock in memory, in bytes.
+const LOCKED: u64 = 8 << 20;
+
+/// Becomes the program. It returns only where that fails, and has said so.
+pub(crate) fn become_it(socket: &mut UnixStream, job: &Job, pipes: [OwnedFd; 3]) {
+    let answer = match confine(job).and_then(|reached| take(pipes).map(|()| reached)) {
+        Ok(reached) => match wire::send(socket, &Answer::Confined(reached)) {
+            Ok(()) => Answer::NoProgram(exec(job).to_string()),
+            Err(error) => Answer::Failed(error.to_string()),
+        },
+        Err(reason) => Answer::Failed(reason),
+    };
+    // Without a helper there is nobody to tell.
+    let _ = wire::send(socket, &answer);
+}
+
+/// Gives up everything. The order matters: what comes later would forbid what comes before.
+fn confine(job: &Job) -> Result<Reached, String> {
+    let isolation = if job.confined {
+        mounts::isolate(&job.workspace)
+    } else {
+        mounts::Isolation { mounts: false, user_namespace: false }
+    };
+    let counting = match (job.counted, isolation.user_namespace) {
+        (true, _) => Counting::Cgroup,
+        (false, true) => Counting::UserNamespace,
+        (false, false) => Counting::Helper,
+    };
+    // Should memory run out, it is not the engine that goes first.
+    let _ = fs::write("/proc/self/oom_score_adj", "1000");
+    // Nor does it compute first: who must end it needs the processor more.
+    let _ = rustix::process::setpriority_process(None, PRIORITY);
+    limit(job, counting)?;
+    if job.confined {
+        drop_capabilities()?;
+        Profile::new(&job.workspace, &job.readable, job.network).enforce()?;
+        syscalls::enforce(job.network)?;
+    }
+    // Should the helper be killed from outside, the program goes with it.
+    rustix::process::set_parent_process_death_signal(Some(Signal::KILL))
+        .map_err(|error| error.to_string())?;
+    Ok(Reached { counting, mounts: isolation.mounts })
+}
+
+/// Sets the limits that the kernel watches by process.
+fn limit(job: &Job, counting: Counting) -> Result<(), String> {
+    let set = |resource: Resource, soft: u64, hard: u64| {
+        // Who may have less than this already keeps that.
+        let most = rustix::process::getrlimit(resource).maximum.unwrap_or(u64::MAX);
+        let limits = Rlimit { current: Some(soft.min(most)), maximum: Some(hard.min(most)) };
+        rustix::process::setrlimit(resource, limits)
+            .map_err(|error| format!("{resource:?} cannot be set: {error}"))
+    };
+    set(Resource::Core, 0, 0)?;
+    set(Resource::Fsize, job.limits.file_size, job.limits.file_size)?;
+    set(Resource::Nofile, FILES.0, FILES.1)?;
+    set(Resource::Memlock, LOCKED, LOCKED)?;
+    set(Resource::Msgqueue, 0, 0)?;
+    if counting == Counting::UserNamespace {
+        let processes = u64::from(job.limits.processes);
+        set(Resource::Nproc, processes, processes)?;
+    }
+    set(Resource::Data, job.limits.memory, job.limits.memory)
+}
+
+/// Drops what makes root more than another user, for good.
+fn drop_capabilities() -> Result<(), String> {
+    let failed = |error: rustix::io::Errno| format!("capabilities cannot be dropped: {error}");
+    rustix::thread::set_no_new_privs(true).map_err(failed)?;
+    let own = rustix::thread::capabilities(None).map_err(failed)?;
+    if own.effective.contains(CapabilitySet::SETPCAP) {
+        for capability in CapabilitySet::all().iter() {
+            // A kernel may know fewer.
+            let _ = rustix::thread::remove_capability_from_bounding_set(capability);
+        }
+    }
+    let none = CapabilitySets {
+        effective: CapabilitySet::empty(),
+        permitted: CapabilitySet::empty(),
+        inheritable: CapabilitySet::empty(),
+    };
+    rustix::thread::set_capabilities(None, none).map_err(failed)?;
+    rustix::thread::clear_ambient_capability_set().map_err(failed)
+}
+
+/// Makes the pipes its standard input, output and error. The socket stays, and closes once the program
+/// begins.
+fn take([stdin, stdout, stderr]: [OwnedFd; 3]) -> Result<(), String> {
+    rustix::stdio::dup2_stdin(stdin)
+        .and_then(|()| rustix::stdio::dup2_stdout(stdout))
+        .and_then(|()| rustix::stdio::dup2_stderr(stderr))
+        .map_err(|error| format!("the pipes cannot be taken: {error}"))
+}
+
+/// Becomes the program, or says why not.
+fn exec(job: &Job) -> io::Error {
+    let mut argv = job.argv.iter();
+    let Some(program) = argv.next() else { return io::Error::other("no program is named") };
+    if let Err(error) = std::env::set_current_dir(&job.folder) {
+        return io::Error::new(
+            error.kind(),
+            format!("its folder {} cannot be entered: {error}", job.folder.display()),
+        );
+    }
+    Command::new(program).args(argv).env_clear().envs(job.env.iter().cloned()).exec()
+}
