@@ -9,6 +9,10 @@ use utoipa::ToSchema;
 pub enum ErrorCode {
     /// Malformed JSON, a missing field or an invalid value; the message names it.
     InvalidRequest,
+    /// The catalog or the operator does not let this tool be used.
+    ToolDenied,
+    /// The tool failed, or refused its input; the message says why.
+    ToolFailed,
     /// `X-Platform-Key` missing or unknown.
     InvalidPlatformKey,
     /// `X-Admin-Key` missing or wrong.
@@ -75,7 +79,7 @@ impl ErrorCode {
     /// The HTTP status that goes with the code.
     pub const fn status(self) -> u16 {
         match self {
-            Self::InvalidRequest => 400,
+            Self::InvalidRequest | Self::ToolDenied | Self::ToolFailed => 400,
             Self::InvalidPlatformKey | Self::InvalidAdminKey | Self::InvalidEngineKey => 401,
             Self::PolicyDenied => 403,
             Self::NotFound

@@ -39,6 +39,10 @@ pub mod kind {
     pub enum Hitl {}
     /// What a person has allowed for good.
     pub enum Grant {}
+    /// A record of knowledge.
+    pub enum Memory {}
+    /// What is remembered of a turn.
+    pub enum Episode {}
 
     impl Kind for Product {
         const PREFIX: &'static str = "prod_";
@@ -68,6 +72,14 @@ pub mod kind {
         const PREFIX: &'static str = "grant_";
         const NAME: &'static str = "GrantId";
     }
+    impl Kind for Memory {
+        const PREFIX: &'static str = "mem_";
+        const NAME: &'static str = "MemoryId";
+    }
+    impl Kind for Episode {
+        const PREFIX: &'static str = "ep_";
+        const NAME: &'static str = "EpisodeId";
+    }
 }
 
 /// `prod_…`: identifies a product.
@@ -84,6 +96,10 @@ pub type CallId = Id<kind::Call>;
 pub type HitlId = Id<kind::Hitl>;
 /// `grant_…`: identifies what a person has allowed for good.
 pub type GrantId = Id<kind::Grant>;
+/// `mem_…`: identifies a record of knowledge.
+pub type MemoryId = Id<kind::Memory>;
+/// `ep_…`: identifies what is remembered of a turn.
+pub type EpisodeId = Id<kind::Episode>;
 
 /// An identifier of one [`Kind`] of thing.
 pub struct Id<K> {

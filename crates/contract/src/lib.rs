@@ -13,6 +13,7 @@ pub mod figures;
 pub mod ids;
 pub mod image;
 pub mod keys;
+pub mod memory;
 pub mod orchestrator;
 pub mod policy;
 pub mod rpc;
@@ -21,7 +22,7 @@ pub mod time;
 pub mod wire;
 
 pub use error::{ErrorBody, ErrorCode, ErrorDetail};
-pub use ids::{CallId, EngineId, GrantId, HitlId, MessageId, ProductId, TurnId};
+pub use ids::{CallId, EngineId, EpisodeId, GrantId, HitlId, MemoryId, MessageId, ProductId, TurnId};
 pub use image::EngineImage;
 pub use keys::{AdminKey, EngineKey, KeyHash, PlatformKey};
 pub use text::{ClientRequestId, DisplayName, Slug, TaskId, UserId};

@@ -6,9 +6,11 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
+use crate::engine::Deleted;
+use crate::memory::{Knowledge, KnowledgeList, MemoryResults};
 use crate::{ErrorCode, Timestamp};
 
-/// The level of confinement of an engine whose tools run as the engine itself does.
+/// The level of confinement of an engine that runs no programs for its agent.
 pub const UNCONFINED: &str = "none";
 
 // It holds whatever a caller sends, key hashes too, so it cannot be printed.
@@ -55,6 +57,16 @@ pub enum RpcOutcome {
     Quota(QuotaState),
     /// Of `cache_state`.
     Cache(CacheState),
+    /// Of `tool.<name>`.
+    Tool(ToolOutput),
+    /// Of `memory.search`.
+    Memories(MemoryResults),
+    /// Of `memory.list`.
+    Knowledge(KnowledgeList),
+    /// Of `memory.save`.
+    Known(Knowledge),
+    /// Of `memory.delete`.
+    Deleted(Deleted),
     /// Of `set_config`, `reload` and `set_key_hash`, which have nothing to tell.
     Done {},
 }
@@ -66,6 +78,13 @@ pub struct RpcError {
     pub error: ErrorCode,
     /// What is wrong, where, and what to do. Not to be matched.
     pub message: String,
+}
+
+/// Result of `tool.<name>`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ToolOutput {
+    /// What the tool gave, as a model would be told it.
+    pub output: String,
 }
 
 /// Result of `rpc.methods`.

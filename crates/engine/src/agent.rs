@@ -8,15 +8,20 @@ mod calls;
 mod compaction;
 mod control;
 mod delegate;
+mod direct;
 mod ending;
 mod error;
 mod keeper;
 mod life;
 mod listing;
+mod memory;
 mod model_step;
 mod order;
 mod people;
 mod planning;
+mod provenance;
+mod recall;
+mod repeats;
 mod rewrite;
 mod run;
 mod running;
@@ -34,6 +39,7 @@ use std::time::Duration;
 use contract::engine::{Execute, HitlRespond};
 use contract::event::{Event, Lifecycle};
 use contract::{HitlId, MessageId, TaskId, TurnId};
+use leash::Leash;
 use service::clock::Clock;
 use tokio::sync::{Semaphore, watch};
 use tokio_util::sync::CancellationToken;
@@ -46,11 +52,13 @@ use crate::catalog::Catalog;
 use crate::channel::{Channels, Follow, Reader, Record, Recorder};
 use crate::models::Gateway;
 use crate::sabotage::{self, Saboteur};
-use crate::tools::Toolbox;
+use crate::tools::{Outputs, Toolbox};
+pub use direct::DirectError;
 pub use error::AgentError;
 use life::{Life, blocking};
 use order::Order;
 use people::Response;
+use recall::Recalled;
 use running::{Command, Inbox, Registration, Running, Turns};
 use stream::Blocks;
 use thread::Thread;
@@ -72,6 +80,10 @@ pub(crate) struct Means {
     pub(crate) soul: String,
     /// What else the catalog gives it.
     pub(crate) catalog: Catalog,
+    /// What runs programs, where this machine can.
+    pub(crate) leash: Option<Arc<Leash>>,
+    /// Where long output of tools goes.
+    pub(crate) outputs: Outputs,
     /// What calls of models under way may cost.
     pub(crate) set_aside: Arc<budget::SetAside>,
     /// Whether a conversation is shortened when the provider says that it is too long.
@@ -88,6 +100,8 @@ pub struct Agent {
     channels: Channels,
     means: Arc<Means>,
     places: Arc<Semaphore>,
+    /// Places for tools that run beside turns.
+    direct: Semaphore,
     running: Running,
     turns: TaskTracker,
     /// Cancelled when the engine stops: no turn is begun, and those at work stop after their step.
@@ -119,6 +133,7 @@ impl Agent {
             brain,
             means: Arc::new(means),
             places: Arc::new(Semaphore::new(MAX_TURNS_AT_ONCE)),
+            direct: Semaphore::new(direct::MAX_AT_ONCE),
             running: Running::default(),
             turns: TaskTracker::new(),
             stopping: CancellationToken::new(),
@@ -145,14 +160,17 @@ impl Agent {
         let request = order.request.clone();
         let thread = if order.goes_back() { self.thread(&recorder).await? } else { None };
         let goes_back = order.goes_back();
-        let (opened, cut) = order.opening(thread.as_ref(), self.means.clock.now())?;
-        let record = opening(&recorder, request, &opened, cut);
+        let (mut opened, cut) = order.opening(thread.as_ref(), self.means.clock.now())?;
         let life = Life { place: Some(place), ..self.life(recorder, opened.message_id, registration, inbox) };
 
         // The turn goes on by itself from here, also if the caller is gone before it has been answered.
         let (told, begun) = tokio::sync::oneshot::channel();
         let stopped = self.stopped.clone();
         let turn = async move {
+            let task = life.recorder.channel().task();
+            let recalled = Recalled::find(&life.brain, &life.means, task, &opened).await;
+            opened.notes.extend(recalled.note());
+            let record = recalled.tell(opening(&life.recorder, request, &opened, cut));
             // Not broken off by a stop: a caller who is told that the turn was not begun may send it again.
             let committed = life.recorder.commit(record).await;
             let begun = committed.is_ok();
@@ -411,8 +429,14 @@ mod control_tests;
 #[path = "agent/gateway_tests.rs"]
 mod gateway_tests;
 #[cfg(test)]
+#[path = "agent/programs_tests.rs"]
+mod programs_tests;
+#[cfg(test)]
 #[path = "agent/provider_tests.rs"]
 mod provider_tests;
+#[cfg(test)]
+#[path = "agent/recall_tests.rs"]
+pub(crate) mod recall_tests;
 #[cfg(test)]
 #[path = "agent/resume_tests.rs"]
 mod resume_tests;

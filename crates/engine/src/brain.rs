@@ -6,12 +6,17 @@
 
 mod checkpoint;
 mod journal;
+mod knowledge;
+mod ranking;
 mod read;
 mod rows;
 mod schema;
+mod search;
 mod settings;
 mod spending;
 pub mod steps;
+mod taking_in;
+mod terms;
 mod writer;
 
 use std::path::{Path, PathBuf};
@@ -21,15 +26,18 @@ use std::time::Duration;
 
 use contract::engine::{Grant, PendingRequest, TaskSummary};
 use contract::event::Event;
-use contract::{CallId, HitlId, TaskId, Timestamp, TurnId};
+use contract::memory::{Episode, Knowledge};
+use contract::{CallId, HitlId, MemoryId, TaskId, Timestamp, TurnId};
 use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension as _};
 use service::clock::{Clock as _, SystemClock};
 use service::lock::{FileLock, Holder, LockError};
 
 pub use journal::{Journal, JournalError};
+pub use knowledge::{NewKnowledge, NotKnowable, NotSuperseded, ToKnow};
 pub use read::{BlockCounts, OpenTurn, Pending, RequestedTurn, StoredEvent, StoredStep};
 pub(crate) use rows::json;
 pub use rows::{Cut, NewGrant, NewTurn, RequestName, Rows};
+pub use search::{Found, MemoryQuery};
 pub use settings::Setting;
 pub use spending::{SPENDING_KEPT, Spending};
 pub use writer::{Batch, Durability, WriteError};
@@ -152,6 +160,9 @@ struct Shared {
     point_reads: Mutex<Connection>,
     /// Reads that grow with a task: theirs alone, so that they hold up no point read. Opened when first needed.
     long_reads: Mutex<Option<Connection>>,
+    /// Searches: theirs alone, so that the turn which is about to begin waits for no reading of a conversation.
+    /// Opened when first needed.
+    searches: Mutex<Option<Connection>>,
     next_task: AtomicI64,
     file: PathBuf,
 }
@@ -186,6 +197,7 @@ impl Brain {
                 writer: Writer::start(file, write, lock).map_err(BrainError::Writer)?,
                 point_reads: Mutex::new(point_reads),
                 long_reads: Mutex::default(),
+                searches: Mutex::default(),
                 next_task: AtomicI64::new(next_task),
                 file: file.to_owned(),
             }),
@@ -313,9 +325,10 @@ impl Brain {
         self.read_long(read::grants)
     }
 
-    /// Whether a person has allowed `tool` for good, in `task` or everywhere.
-    pub fn is_granted(&self, task: TaskRow, tool: &str) -> Result<bool, rusqlite::Error> {
-        self.read(|reader| read::is_granted(reader, task, tool))
+    /// What a person has allowed `tool` for good, in `task` or everywhere: the prefixes of its commands, where it
+    /// runs some.
+    pub fn granted(&self, task: TaskRow, tool: &str) -> Result<Vec<Option<String>>, rusqlite::Error> {
+        self.read(|reader| read::granted(reader, task, tool))
     }
 
     /// The bytes of what was attached once. Blocks.
@@ -348,6 +361,41 @@ impl Brain {
         self.read_long(|reader| spending::spending_since(reader, at))
     }
 
+    /// Searches all that is remembered, the best first. Blocks.
+    pub fn search(&self, query: &MemoryQuery) -> Result<Vec<Found>, rusqlite::Error> {
+        self.read_in(&self.shared.searches, |reader| search::search(reader, query))
+    }
+
+    /// A page of the records of knowledge, the newest first, those too that are no longer in force. Blocks.
+    pub fn knowledge(&self, limit: i64, offset: i64) -> Result<Vec<Knowledge>, rusqlite::Error> {
+        self.read_long(|reader| knowledge::list(reader, limit, offset))
+    }
+
+    /// How many records of knowledge there are. Blocks.
+    pub fn knowledge_count(&self) -> Result<u64, rusqlite::Error> {
+        self.read_long(knowledge::count)
+    }
+
+    /// Whether a record of knowledge is in force, and why not.
+    pub fn knowledge_in_force(&self, id: MemoryId) -> Result<Result<(), NotSuperseded>, rusqlite::Error> {
+        self.read(|reader| knowledge::in_force(reader, id))
+    }
+
+    /// A page of what is remembered of turns, the newest first. Blocks.
+    pub fn episodes(&self, limit: i64, offset: i64) -> Result<Vec<Episode>, rusqlite::Error> {
+        self.read_long(|reader| taking_in::episodes(reader, limit, offset))
+    }
+
+    /// How many episodes there are. Blocks.
+    pub fn episode_count(&self) -> Result<u64, rusqlite::Error> {
+        self.read_long(taking_in::episode_count)
+    }
+
+    /// Whether turns have ended that memory has not taken in.
+    pub fn has_left_turns(&self) -> Result<bool, rusqlite::Error> {
+        self.read(taking_in::has_left)
+    }
+
     /// Whether the brain can be read, and whether it could be written when that was last tried.
     ///
     /// # Errors
@@ -367,7 +415,16 @@ impl Brain {
         &self,
         query: impl FnOnce(&Connection) -> Result<T, rusqlite::Error>,
     ) -> Result<T, rusqlite::Error> {
-        let mut reader = self.shared.long_reads.lock().unwrap_or_else(PoisonError::into_inner);
+        self.read_in(&self.shared.long_reads, query)
+    }
+
+    /// Reads through a connection that is opened when it is first needed.
+    fn read_in<T>(
+        &self,
+        reader: &Mutex<Option<Connection>>,
+        query: impl FnOnce(&Connection) -> Result<T, rusqlite::Error>,
+    ) -> Result<T, rusqlite::Error> {
+        let mut reader = reader.lock().unwrap_or_else(PoisonError::into_inner);
         match &mut *reader {
             Some(reader) => query(reader),
             none => query(none.insert(self::reader(&self.shared.file, 256)?)),
@@ -391,6 +448,9 @@ fn reader(file: &Path, kib: i64) -> Result<Connection, rusqlite::Error> {
     Ok(reader)
 }
 
+#[cfg(test)]
+#[path = "brain/memory_tests.rs"]
+mod memory_tests;
 #[cfg(test)]
 #[path = "brain/tests.rs"]
 mod tests;

@@ -5,11 +5,13 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use contract::KeyHash;
+use leash::Helper;
 use service::env::{Env, Faults, Reader, lifetime};
 use tracing_subscriber::filter::Targets;
 
 use crate::catalog::Catalog;
 use crate::models::config::Sources;
+use crate::tools::Allowed;
 
 mod in_force;
 
@@ -39,10 +41,18 @@ pub struct Config {
     pub soul: String,
     /// What else the catalog gives it.
     pub catalog: Catalog,
+    /// The catalog's folder.
+    pub catalog_folder: PathBuf,
+    /// How the helper is started that holds what the agent runs: this very program.
+    pub helper: Helper,
+    /// Whether programs run for the agent although this machine cannot confine them.
+    pub allow_unconfined: bool,
     /// Whether a conversation is shortened when the provider says that it is too long.
     pub reactive_compaction: bool,
     /// Where the configuration of the gateway comes from.
     pub sources: Sources,
+    /// What of the web may be reached although it is not public.
+    pub web: Allowed,
     /// How long a person may take to answer.
     pub hitl_ttl: Duration,
     /// How long the deltas of a turn that has ended can be replayed.
@@ -82,16 +92,22 @@ impl Config {
         let switch = "`true` or `false`";
         let reactive_compaction =
             reader.or("REACTIVE_COMPACT_ENABLED", switch, true, |text| text.parse().ok());
+        let allow_unconfined = reader.or("ENGINE_ALLOW_UNCONFINED", switch, false, |text| text.parse().ok());
+        let web = reader.or("ENGINE_WEB_ALLOW", Allowed::MUST_BE, Allowed::default(), Allowed::parse);
         let sources = Sources::new(env, catalog.as_deref());
-        let config = key_hash.zip(brain).map(|(key_hash, brain)| Self {
+        let config = key_hash.zip(brain).zip(catalog).map(|((key_hash, brain), catalog)| Self {
             listen: SocketAddr::new(host, port),
             key_hash,
             workspace: brain.with_file_name("workspace"),
             brain,
             soul,
-            catalog: catalog.as_deref().map(Catalog::read).unwrap_or_default(),
+            catalog: Catalog::read(&catalog),
+            catalog_folder: catalog,
+            helper: Helper::own(),
+            allow_unconfined,
             reactive_compaction,
             sources,
+            web,
             hitl_ttl,
             replay_ttl,
             log,
@@ -127,13 +143,24 @@ mod tests {
     #[test]
     fn all_faults_are_reported_at_once() {
         let env = BTreeMap::from(
-            [("ENGINE_PORT", "x"), ("ENGINE_KEY_HASH", "abc"), ("ENGINE_LOG_LEVEL", "loud")]
-                .map(|(name, value)| (name.to_owned(), value.to_owned())),
+            [
+                ("ENGINE_PORT", "x"),
+                ("ENGINE_KEY_HASH", "abc"),
+                ("ENGINE_LOG_LEVEL", "loud"),
+                ("ENGINE_WEB_ALLOW", "10.0.0.0/99"),
+            ]
+            .map(|(name, value)| (name.to_owned(), value.to_owned())),
         );
         let faults = Config::from_env(&env).err().unwrap();
         let names: Vec<&str> = faults.iter().map(|fault| fault.name.as_str()).collect();
-        let expected =
-            ["ENGINE_PORT", "ENGINE_KEY_HASH", "SQLITE_DB_PATH", "CATALOG_DIR", "ENGINE_LOG_LEVEL"];
+        let expected = [
+            "ENGINE_PORT",
+            "ENGINE_KEY_HASH",
+            "SQLITE_DB_PATH",
+            "CATALOG_DIR",
+            "ENGINE_LOG_LEVEL",
+            "ENGINE_WEB_ALLOW",
+        ];
         assert_eq!(names, expected);
         assert!(!faults.to_string().contains("abc"));
     }

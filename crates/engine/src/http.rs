@@ -5,8 +5,11 @@ mod error;
 mod execute;
 mod health;
 mod hitl;
+mod memory;
 mod rpc;
 mod rpc_gateway;
+mod rpc_memory;
+mod rpc_tools;
 mod steering;
 mod tasks;
 
@@ -88,6 +91,10 @@ fn routes() -> OpenApiRouter<State> {
         .routes(routes!(hitl::pending))
         .routes(routes!(hitl::grants))
         .routes(routes!(hitl::revoke))
+        .routes(routes!(memory::search))
+        .routes(routes!(memory::list, memory::save))
+        .routes(routes!(memory::delete))
+        .routes(routes!(memory::episodes))
         .routes(routes!(rpc::rpc))
         .routes(routes!(openapi))
 }
@@ -115,6 +122,9 @@ async fn openapi(_: Authenticated) -> axum::Json<OpenApi> {
 #[cfg(test)]
 #[path = "http/app.rs"]
 pub(crate) mod app;
+#[cfg(test)]
+#[path = "http/memory_tests.rs"]
+mod memory_tests;
 #[cfg(test)]
 #[path = "http/rpc_gateway_tests.rs"]
 mod rpc_gateway_tests;

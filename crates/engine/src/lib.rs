@@ -13,15 +13,18 @@ pub mod http;
 #[cfg(test)]
 mod lessons;
 pub mod models;
+mod remembered;
 mod sabotage;
 #[cfg(test)]
 mod testing;
 pub mod tools;
 
 use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use leash::{Confinement, Leash, Settings};
 use service::clock::{Clock, SystemClock};
 use service::serve::{Bounds, serve};
 use tokio::net::TcpListener;
@@ -30,7 +33,7 @@ use tokio_util::sync::CancellationToken;
 use crate::agent::{Agent, Means};
 use crate::brain::{Brain, BrainError};
 use crate::config::{Config, InForce};
-use crate::tools::Toolbox;
+use crate::tools::{Outputs, Setup, Toolbox};
 
 /// The accept loop's bounds. Streams end by themselves at shutdown, so the drain is short.
 const BOUNDS: Bounds = Bounds {
@@ -75,6 +78,7 @@ impl Engine {
         let brain = Brain::open(&config.brain)?;
         let listener =
             TcpListener::bind(address).await.map_err(|source| StartError::Listen { address, source })?;
+        let leash = leash(&config);
         let in_force = Arc::new(InForce::open(config.sources, &brain).map_err(BrainError::from)?);
         let gateway = Arc::clone(in_force.gateway());
         if gateway.model().is_err() {
@@ -82,13 +86,22 @@ impl Engine {
         }
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
         for warning in &config.catalog.warnings {
-            tracing::warn!(warning, "An entry of the catalog is left out.");
+            tracing::warn!(warning, "The catalog has a fault.");
         }
+        let setup = Setup {
+            workspace: config.workspace,
+            brain: brain.clone(),
+            catalog: config.catalog.clone(),
+            leash: Some(leash),
+            web: config.web,
+        };
         let means = Means {
             gateway,
-            toolbox: Toolbox::built_in(&config.workspace).with_agents(&config.catalog.agents),
+            toolbox: Toolbox::built_in(&setup).with_agents(&config.catalog.agents),
             clock: Arc::clone(&clock),
             soul: config.soul,
+            leash: setup.leash,
+            outputs: Outputs::new(&setup.workspace),
             catalog: config.catalog,
             set_aside: Arc::default(),
             reactive: config.reactive_compaction,
@@ -118,6 +131,34 @@ impl Engine {
         tokio::join!(serving, stopping);
         brain.close().await;
     }
+}
+
+/// What runs programs for the agent. How far it confines them is logged.
+fn leash(config: &Config) -> Arc<Leash> {
+    // Programs begin in the workspace, where a relative path leads to something else.
+    let absolute = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    let leash = Leash::new(Settings {
+        helper: config.helper.clone(),
+        workspace: absolute(&config.workspace),
+        readable: vec![absolute(&config.catalog_folder)],
+        allow_unconfined: config.allow_unconfined,
+    });
+    let Confinement { level, enforced } = leash.confinement();
+    match (enforced, leash.is_usable()) {
+        (true, _) => tracing::info!(level, "Programs are confined."),
+        (false, true) => tracing::warn!(
+            level,
+            "Programs run without being confined, as ENGINE_ALLOW_UNCONFINED says: they can reach all that the \
+             engine can."
+        ),
+        (false, false) => tracing::warn!(
+            level,
+            "This machine cannot confine programs, so the agent is given no tools that run some. Linux 6.12 \
+             or later with Landlock (`landlock` among `lsm=`) gives them; ENGINE_ALLOW_UNCONFINED=true lets them \
+             run unconfined."
+        ),
+    }
+    Arc::new(leash)
 }
 
 #[cfg(test)]

@@ -27,6 +27,7 @@ mod provider;
 mod repair;
 mod responses;
 pub mod scripted;
+mod tool_schema;
 
 use bytes::Bytes;
 use contract::content::MediaKind;
@@ -38,6 +39,7 @@ use serde_json::Value;
 
 pub use gateway::{Budgets, Gateway, Prices, Retry, RetryPolicy, Route, Routes};
 pub use repair::{Repaired, repair};
+pub(crate) use tool_schema::normalised as normalised_schema;
 
 /// One block of a model's answer.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

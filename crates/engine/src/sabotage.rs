@@ -1,7 +1,8 @@
 //! Saboteurs: each breaks one guarantee on purpose, to show that the test of that guarantee goes red.
 //!
 //! They exist only in a build with the feature `sabotage`, which no release has, and act only where
-//! `ROUNDHOUSE_SABOTEUR` names one. `docs/lessons.md` pairs them with their tests.
+//! `ROUNDHOUSE_SABOTEUR` names one. `docs/lessons.md` pairs them with their tests. One more, `let_go`, is in the crate
+//! `leash`: it does not end what a program leaves behind.
 
 /// Who breaks what.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,6 +37,12 @@ pub(crate) enum Saboteur {
     CompactForever,
     /// Says something else at the beginning of each request.
     BustCache,
+    /// Lets a turn repeat itself.
+    IgnoreLoops,
+    /// Tells a model of all tools, however many there are.
+    TellAllTools,
+    /// Takes what the agent has from tools for the user's words.
+    RaiseTrust,
 }
 
 /// Whether `saboteur` is at work.

@@ -1,10 +1,12 @@
 //! What the crate's tests share: events as a client reads them, deadlines, and a clock that does not wait.
 
-use std::sync::{Mutex, PoisonError};
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use contract::event::Event;
 use contract::{MessageId, TaskId, Timestamp};
+use leash::{Helper, Leash, Settings};
 use serde_json::Value;
 use service::clock::{Clock, Sleep, SystemClock};
 
@@ -115,6 +117,43 @@ pub(crate) async fn within<T>(future: impl Future<Output = T>) -> T {
 
 pub(crate) fn task_id(name: &str) -> TaskId {
     TaskId::new(name.to_owned()).unwrap()
+}
+
+/// What runs programs in tests: confined where this machine can. This very test program is the helper, as which it
+/// runs nothing but [`leash_helper`].
+pub(crate) fn leash(workspace: &Path, readable: &Path) -> Arc<Leash> {
+    Arc::new(Leash::new(Settings {
+        helper: own_helper(),
+        workspace: workspace.to_owned(),
+        readable: vec![readable.to_owned()],
+        allow_unconfined: true,
+    }))
+}
+
+/// How this very test program is started as a helper.
+pub(crate) fn own_helper() -> Helper {
+    let args = ["--exact", "testing::leash_helper", "--test-threads=1"].map(Into::into);
+    Helper { program: std::env::current_exe().unwrap(), args: args.into() }
+}
+
+/// Whether this machine can confine programs. What needs that is skipped where it cannot.
+pub(crate) fn can_confine() -> bool {
+    let folder = tempfile::tempdir().unwrap();
+    let can = leash(folder.path(), folder.path()).confinement().enforced;
+    let required = std::env::var("ROUNDHOUSE_REQUIRE_ALL").is_ok_and(|value| value == "1");
+    assert!(can || !required, "programs cannot be confined here, and ROUNDHOUSE_REQUIRE_ALL=1");
+    if !can {
+        eprintln!("skipped: this kernel cannot confine programs (no Landlock)");
+    }
+    can
+}
+
+/// The helper of [`leash`]. Among the other tests it does nothing: it closes files that are not its own.
+#[test]
+fn leash_helper() {
+    if std::env::args().any(|argument| argument == "testing::leash_helper") {
+        leash::helper_main();
+    }
 }
 
 /// The longest sleep that [`HastyClock`] lets pass; heartbeats are longer.

@@ -3,27 +3,75 @@
 //! A tool that fails tells the model why; nothing that a tool does ends the turn or the engine.
 
 mod ask_user;
+mod branching;
+mod command;
 mod files;
-mod leave;
+pub(crate) mod grants;
+mod http_tool;
+pub(crate) mod leave;
+mod load_skill;
+mod memory_save;
+mod memory_search;
+mod offer;
+mod program;
 mod read;
 #[cfg(test)]
-mod rig;
+pub(crate) mod rig;
 mod run_agent;
+mod run_skill_script;
+mod schema;
+mod shell;
+mod spill;
+mod tool_search;
+mod web;
+mod web_fetch;
 mod working_memory;
 mod write;
 
-use std::path::Path;
-use std::sync::Arc;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
 
+use contract::{CallId, MemoryId};
 use futures::future::BoxFuture;
+use leash::Leash;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use crate::catalog::AgentSpec;
+use crate::brain::{Brain, TaskRow, ToKnow};
+use crate::catalog::{AgentSpec, Catalog, Permissions, Runs};
 use crate::models::ToolSpec;
 
+pub(crate) use ask_user::NAME as ASK_USER;
+pub use http_tool::HttpCall;
+pub(crate) use load_skill::NAME as LOAD_SKILL;
+pub(crate) use memory_save::NAME as MEMORY_SAVE;
+pub(crate) use memory_search::NAME as MEMORY_SEARCH;
+pub(crate) use offer::Offer;
 pub use run_agent::Delegation;
 pub(crate) use run_agent::NAME as RUN_AGENT;
+pub(crate) use schema::Schema;
+pub(crate) use spill::Outputs;
+pub use web::Allowed;
+pub(crate) use working_memory::NAME as WORKING_MEMORY_SET;
+
+/// The names of the built-in tools, whether they are offered or not: no other tool may have one of them.
+pub(crate) const BUILT_IN: [&str; 15] = [
+    WORKING_MEMORY_SET,
+    MEMORY_SEARCH,
+    MEMORY_SAVE,
+    ASK_USER,
+    load_skill::NAME,
+    run_skill_script::NAME,
+    "read_file",
+    "write_file",
+    "edit_file",
+    "list_files",
+    "shell",
+    web_fetch::NAME,
+    RUN_AGENT,
+    tool_search::NAME,
+    offer::TOOL_CALL,
+];
 
 /// A tool.
 pub trait Tool: Send + Sync {
@@ -37,9 +85,26 @@ pub trait Tool: Send + Sync {
     /// Whether it needs a person's leave where nobody has decided otherwise.
     fn permission(&self) -> Permission;
 
-    /// What a person is told of a call that wants leave: what will happen, in words that they can judge.
+    /// What a person is told of a call that wants leave: what will happen, in words that they can judge. It may
+    /// look at what is there now. Blocks.
     fn leave_for(&self, input: &Value) -> String {
         leave::plain(&self.spec().name, input)
+    }
+
+    /// Whether it works in a turn only.
+    fn needs_turn(&self) -> bool {
+        false
+    }
+
+    /// Whether it is a tool of a connected server: such tools are searched for where there are too many.
+    fn is_of_server(&self) -> bool {
+        false
+    }
+
+    /// The command that a call of it runs, if it runs commands: a person's `always` covers only those that begin
+    /// alike.
+    fn command(&self, _input: &Value) -> Option<String> {
+        None
     }
 
     /// The sub-agent that a call of it runs, or why it cannot; none for a tool that runs by itself.
@@ -63,9 +128,25 @@ pub enum Permission {
     Deny,
 }
 
+impl Permission {
+    /// The permission that a catalog calls so.
+    pub(crate) fn from_name(name: &str) -> Option<Self> {
+        match name {
+            "allow" => Some(Self::Allow),
+            "ask" => Some(Self::Ask),
+            "deny" => Some(Self::Deny),
+            _ => None,
+        }
+    }
+}
+
 /// What a tool is run with.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Invocation {
+    /// The call.
+    pub call_id: CallId,
+    /// The task in which it is made; none where it is made beside all tasks.
+    pub task: Option<TaskRow>,
     /// What the model gave it, a JSON object.
     pub input: Value,
     /// The answers to what it asked so far, oldest first.
@@ -104,6 +185,8 @@ pub struct ToolOutput {
     pub text: String,
     /// What it changes in the task's working memory, committed together with the result.
     pub working_memory: Vec<(String, Value)>,
+    /// What is to be known beyond the task, committed together with the result. The engine says where it came from.
+    pub knowledge: Option<(MemoryId, ToKnow)>,
 }
 
 /// Why a tool failed, as the model is told.
@@ -111,24 +194,89 @@ pub struct ToolOutput {
 #[error("{0}")]
 pub struct ToolError(pub String);
 
+/// What the built-in tools work with.
+#[derive(Clone)]
+pub struct Setup {
+    /// The folder that the tools for files work in.
+    pub workspace: PathBuf,
+    /// What the agent remembers.
+    pub brain: Brain,
+    /// What the product gives the agent.
+    pub catalog: Catalog,
+    /// What runs programs; without it tools that run some are not offered.
+    pub leash: Option<Arc<Leash>>,
+    /// What of the web may be reached although it is not public.
+    pub web: Allowed,
+}
+
 /// The tools at hand.
 pub struct Toolbox {
     tools: Vec<Arc<dyn Tool>>,
-    specs: Vec<ToolSpec>,
+    names: Vec<String>,
+    schemas: Vec<Schema>,
+    permissions: Permissions,
+    /// What a model with such a context window is told: made once, for there may be many tools.
+    offer: Mutex<Option<(u64, Arc<Offer>)>>,
 }
 
 impl Toolbox {
-    /// The built-in tools; those for files work in the folder `workspace`.
-    pub fn built_in(workspace: &Path) -> Self {
-        let workspace = files::Workspace::new(workspace);
-        Self::new(vec![
+    /// The built-in tools, and behind them those of the catalog.
+    pub fn built_in(setup: &Setup) -> Self {
+        let workspace = files::Workspace::new(&setup.workspace);
+        let mut tools: Vec<Arc<dyn Tool>> = vec![
             Arc::new(working_memory::WorkingMemorySet),
+            Arc::new(memory_save::MemorySave(setup.brain.clone())),
+            Arc::new(memory_search::MemorySearch(setup.brain.clone())),
             Arc::new(ask_user::AskUser),
             Arc::new(read::ReadFile(workspace.clone())),
             Arc::new(read::ListFiles(workspace.clone())),
             Arc::new(write::WriteFile(workspace.clone())),
-            Arc::new(write::EditFile(workspace)),
-        ])
+            Arc::new(write::EditFile(workspace.clone())),
+            Arc::new(web_fetch::WebFetch(web::Web::new(setup.web.clone()))),
+        ];
+        let Catalog { skills, permissions, .. } = &setup.catalog;
+        if !skills.is_empty() {
+            tools.push(Arc::new(load_skill::LoadSkill::new(skills.clone())));
+        }
+        let usable = setup.leash.as_ref().filter(|leash| leash.is_usable());
+        let programs =
+            usable.map(|leash| program::Programs::new(Arc::clone(leash), Outputs::new(&setup.workspace)));
+        if let Some(programs) = &programs {
+            if skills.iter().any(|skill| run_skill_script::scripts(skill).next().is_some()) {
+                let network = permissions.network(run_skill_script::NAME);
+                let run = run_skill_script::RunSkillScript::new(skills.clone(), programs.clone(), network);
+                tools.push(Arc::new(run));
+            }
+            tools.push(Arc::new(shell::Shell::new(
+                programs.clone(),
+                workspace,
+                permissions.network("shell"),
+            )));
+        }
+        for tool in &setup.catalog.tools {
+            match (&tool.runs, &programs) {
+                (Runs::Command(command), Some(programs)) => {
+                    let (tool, command, programs) = (Arc::clone(tool), command.clone(), programs.clone());
+                    tools.push(Arc::new(command::CommandTool::new(tool, command, programs)));
+                }
+                (Runs::Command(_), None) => {}
+                (Runs::Http(call), _) => {
+                    let spec = ToolSpec {
+                        name: tool.name.clone(),
+                        description: tool.description.clone(),
+                        input_schema: tool.input_schema.clone(),
+                    };
+                    let (permission, idempotent) = (tool.permission, tool.idempotent);
+                    tools.push(Arc::new(http_tool::HttpTool::new(
+                        spec,
+                        permission,
+                        idempotent,
+                        call.clone(),
+                    )));
+                }
+            }
+        }
+        Self::new(tools, permissions.clone())
     }
 
     /// These tools, and one that runs the agents if there are some.
@@ -138,42 +286,100 @@ impl Toolbox {
             return self;
         }
         self.tools.push(Arc::new(run_agent::RunAgent::new(agents.to_vec())));
-        Self::new(self.tools)
+        Self::new(self.tools, self.permissions)
     }
 
-    /// These tools, in this order.
-    pub fn new(tools: Vec<Arc<dyn Tool>>) -> Self {
-        let specs = tools.iter().map(|tool| tool.spec()).collect();
-        Self { tools, specs }
+    /// These tools, in this order, on which the operator has decided so.
+    pub fn new(mut tools: Vec<Arc<dyn Tool>>, permissions: Permissions) -> Self {
+        let of_servers: Vec<_> = tools.iter().filter(|tool| tool.is_of_server()).cloned().collect();
+        if !of_servers.is_empty() && tools.iter().all(|tool| tool.spec().name != tool_search::NAME) {
+            tools.push(Arc::new(tool_search::ToolSearch::new(of_servers)));
+        }
+        let names = tools.iter().map(|tool| tool.spec().name).collect();
+        let schemas = tools.iter().map(|_| Schema::default()).collect();
+        Self { tools, names, schemas, permissions, offer: Mutex::default() }
     }
 
-    /// What the model is told of them.
-    pub fn specs(&self) -> &[ToolSpec] {
-        &self.specs
+    /// What the agent's model is told, if its context window has so many tokens.
+    pub(crate) fn offer(&self, window: u64) -> Arc<Offer> {
+        let mut made = self.offer.lock().unwrap_or_else(PoisonError::into_inner);
+        match &*made {
+            Some((its, offer)) if *its == window => Arc::clone(offer),
+            _ => {
+                let offer = Arc::new(Offer::new(&self.allowed(|_| true), window));
+                *made = Some((window, Arc::clone(&offer)));
+                offer
+            }
+        }
     }
 
     /// What a sub-agent's model is told of the tools that it may call. It runs no agents of its own.
-    pub fn specs_for(&self, agent: &AgentSpec) -> Vec<ToolSpec> {
-        let may = |spec: &&ToolSpec| {
-            let listed = |globs: &Vec<String>| globs.iter().any(|glob| glob_matches(glob, &spec.name));
-            spec.name != RUN_AGENT && agent.tools.as_ref().is_none_or(listed)
+    pub(crate) fn offer_for(&self, agent: &AgentSpec, window: u64) -> Offer {
+        let may = |name: &String| {
+            let listed = |globs: &Vec<String>| globs.iter().any(|glob| glob_matches(glob, name));
+            // The search is told of only where there is something to find.
+            name == tool_search::NAME || (name != RUN_AGENT && agent.tools.as_ref().is_none_or(listed))
         };
-        self.specs.iter().filter(may).cloned().collect()
+        Offer::new(&self.allowed(may), window)
+    }
+
+    /// Those that are not denied, as far as `may` says.
+    fn allowed(&self, may: impl Fn(&String) -> bool) -> Vec<Arc<dyn Tool>> {
+        let named = self
+            .names
+            .iter()
+            .zip(&self.tools)
+            .filter(|(name, tool)| may(name) && self.permission(name, &***tool) != Permission::Deny);
+        named.map(|(_, tool)| Arc::clone(tool)).collect()
     }
 
     /// The tool called `name`.
     pub fn find(&self, name: &str) -> Option<Arc<dyn Tool>> {
-        let named = self.specs.iter().zip(&self.tools).find(|(spec, _)| spec.name == name);
+        let named = self.names.iter().zip(&self.tools).find(|(known, _)| *known == name);
         named.map(|(_, tool)| Arc::clone(tool))
+    }
+
+    /// Whether a tool may be used: as the catalog has it, else as is usual for the tool.
+    pub fn permission(&self, name: &str, tool: &dyn Tool) -> Permission {
+        match (self.permissions.decided(name), tool.permission()) {
+            // Of a file that could not be read nobody knows that it allows more.
+            (_, Permission::Deny) if self.permissions.unreadable => Permission::Deny,
+            (decided, usual) => decided.unwrap_or(usual),
+        }
+    }
+
+    /// Whether a tool may be used where nobody could be asked.
+    pub(crate) fn may_run_unasked(&self, name: &str, tool: &dyn Tool) -> bool {
+        !self.permissions.unreadable && self.permission(name, tool) != Permission::Deny
+    }
+
+    /// All of them.
+    pub fn all(&self) -> &[Arc<dyn Tool>] {
+        &self.tools
+    }
+
+    /// Whether an input is as the schema of the tool `name` says.
+    ///
+    /// # Errors
+    /// For the model: where it is not.
+    pub(crate) fn check(&self, name: &str, input: &Value) -> Result<(), String> {
+        let mut named = self.names.iter().zip(&self.tools).zip(&self.schemas);
+        let found = named.find(|((known, _), _)| *known == name);
+        found.map_or(Ok(()), |((_, tool), schema)| schema.check(&tool.spec().input_schema, input))
     }
 }
 
 /// Whether a glob, in which `*` stands for any characters, is a name.
-fn glob_matches(glob: &str, name: &str) -> bool {
+pub(crate) fn glob_matches(glob: &str, name: &str) -> bool {
     let Some((head, rest)) = glob.split_once('*') else { return glob == name };
-    let Some(name) = name.strip_prefix(head) else { return false };
-    let ends = name.char_indices().map(|(at, _)| at).chain([name.len()]);
-    ends.into_iter().any(|at| name.get(at..).is_some_and(|name| glob_matches(rest, name)))
+    let Some(mut name) = name.strip_prefix(head) else { return false };
+    let (middle, tail) = rest.rsplit_once('*').unwrap_or(("", rest));
+    // Each part at its first place leaves the most room for those behind it.
+    for part in middle.split('*') {
+        let Some(found) = name.find(part).and_then(|at| name.get(at + part.len()..)) else { return false };
+        name = found;
+    }
+    name.ends_with(tail)
 }
 
 /// Reads a tool's input.

@@ -1,22 +1,27 @@
 //! The tool calls of an answer: who may run, what is on record before it does, and what came of it.
 
+use std::collections::VecDeque;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
 use contract::HitlId;
 use contract::event::{Event, HitlKind, ToolCall, ToolResult, WorkingMemoryUpdate};
+use contract::memory::Source;
 use futures::stream::FuturesUnordered;
 use futures::{FutureExt as _, StreamExt as _};
-use service::clock::Clock;
 
+use super::life::blocking;
 use super::run::{Stopped, TurnRun};
 use super::thread::{OUTCOME_UNKNOWN, OpenCall, OpenStage};
-use crate::brain::WriteError;
+use super::{Means, provenance};
 use crate::brain::steps::{MemoryWrite, Step};
+use crate::brain::{NewKnowledge, TaskRow, WriteError};
 use crate::channel::Record;
 use crate::models::{ToolOutcome, ToolUse};
 use crate::sabotage::{self, Saboteur};
-use crate::tools::{Delegation, Invocation, Permission, Question, Tool, ToolError, ToolOutput, ToolStep};
+use crate::tools::{
+    Delegation, Invocation, Permission, Question, Tool, ToolError, ToolOutput, ToolStep, grants, leave,
+};
 
 /// What is to be done with a call.
 enum Course {
@@ -42,21 +47,28 @@ impl TurnRun {
     /// person has given leave to.
     pub(super) async fn run_tools(&mut self, calls: Vec<OpenCall>) -> Result<(), Stopped> {
         let (mut ready, mut delegations) = (Vec::new(), Vec::new());
-        for open in calls {
+        let mut calls = VecDeque::from(calls);
+        while let Some(open) = calls.pop_front() {
             match self.decide(&open) {
                 Course::Run(tool) => ready.push((open, tool)),
                 Course::Delegate(tool, delegation) => delegations.push((open, tool, delegation)),
                 Course::AskLeave(tool) => {
-                    let question = Question { text: tool.leave_for(&open.call.input), options: None };
-                    self.ask(&open.call, HitlKind::Permission, question).await?;
+                    let question = self.attend(leave_for(tool, open.call.clone())).await?;
+                    // Meanwhile a person may have allowed this one too, with one beside it.
+                    if matches!(self.decide(&open), Course::AskLeave(_)) {
+                        self.ask(&open.call, HitlKind::Permission, question).await?;
+                    } else {
+                        calls.push_front(open);
+                    }
                 }
                 Course::Refuse(reason) => self.refuse(&open, reason).await?,
             }
         }
         self.intend(&ready).await?;
-        let clock = &self.life.means.clock.clone();
+        let means = &self.life.means.clone();
+        let task = self.life.recorder.channel().task();
         let mut running: FuturesUnordered<_> =
-            ready.into_iter().map(|(open, tool)| run(open, tool, clock)).collect();
+            ready.into_iter().map(|(open, tool)| run(open, tool, task, means)).collect();
         while let Some(ran) = self.attend(running.next()).await? {
             self.ran(ran).await?;
         }
@@ -77,13 +89,30 @@ impl TurnRun {
             return Course::Refuse(reason.clone());
         }
         // An agent has the tools that it was told of, and no others.
-        let offered = self.specs().iter().any(|spec| spec.name == call.name);
+        let offered = self.offer().has(&call.name);
         let tool = self.life.means.toolbox.find(&call.name).filter(|_| offered);
+        let toolbox = &self.life.means.toolbox;
+        if *stage == OpenStage::New
+            && let Some(tool) = &tool
+        {
+            if let Err(reason) = toolbox.check(&call.name, &call.input) {
+                return Course::Refuse(reason);
+            }
+            match toolbox.permission(&call.name, &**tool) {
+                Permission::Deny => {
+                    return Course::Refuse(format!("the tool `{}` may not be used here", call.name));
+                }
+                Permission::Ask if !self.is_granted(call, &**tool) => {
+                    return Course::AskLeave(Arc::clone(tool));
+                }
+                Permission::Ask | Permission::Allow => {}
+            }
+        }
         if let Some((tool, delegation)) =
             tool.as_ref().and_then(|tool| Some((tool, tool.delegates(&call.input)?)))
         {
             return match delegation {
-                Ok(_) if *stage == OpenStage::New && self.thread.calls_left() < 2 => {
+                Ok(_) if *stage != OpenStage::Running && self.thread.calls_left() < 2 => {
                     Course::Refuse("the turn may ask no more models, so no agent can be run".into())
                 }
                 Ok(delegation) => Course::Delegate(Arc::clone(tool), delegation),
@@ -97,23 +126,23 @@ impl TurnRun {
                 _ => Course::Refuse(OUTCOME_UNKNOWN.into()),
             },
             (_, None) => Course::Refuse(format!("there is no tool called `{}`", call.name)),
-            (OpenStage::Ready, Some(tool)) => Course::Run(tool),
-            (OpenStage::New, Some(tool)) => match tool.permission() {
-                Permission::Allow => Course::Run(tool),
-                Permission::Ask if self.is_granted(&call.name) => Course::Run(tool),
-                Permission::Ask => Course::AskLeave(tool),
-                Permission::Deny => Course::Refuse(format!("the tool `{}` may not be used here", call.name)),
-            },
+            (OpenStage::New | OpenStage::Ready, Some(tool)) => Course::Run(tool),
         }
     }
 
-    /// Whether a person has allowed the tool for good.
-    fn is_granted(&self, tool: &str) -> bool {
+    /// Whether a person has allowed such a call for good.
+    fn is_granted(&self, call: &ToolUse, tool: &dyn Tool) -> bool {
         let task = self.life.recorder.channel().task();
-        self.life.brain.is_granted(task, tool).unwrap_or_else(|error| {
-            tracing::warn!(%error, "Grants could not be read; a person is asked.");
-            false
-        })
+        match self.life.brain.granted(task, &call.name) {
+            Ok(granted) => {
+                let command = tool.command(&call.input);
+                granted.iter().any(|prefix| grants::allows(prefix.as_deref(), command.as_deref()))
+            }
+            Err(error) => {
+                tracing::warn!(%error, "Grants could not be read; a person is asked.");
+                false
+            }
+        }
     }
 
     /// Puts on record that these calls are about to run, before the first of them does.
@@ -148,19 +177,32 @@ impl TurnRun {
 
     async fn ran(&mut self, Ran { call, result, duration_ms }: Ran) -> Result<(), WriteError> {
         let ended = |output: String, error| ToolOutcome { output, error, duration_ms };
-        let (outcome, memory) = match result {
+        let (outcome, memory, knowledge) = match result {
             Ok(ToolStep::Ask(question)) => return self.ask(&call, HitlKind::Question, question).await,
-            Ok(ToolStep::Done(ToolOutput { text, working_memory })) => (ended(text, None), working_memory),
-            Err(ToolError(error)) => (ended(String::new(), Some(error)), Vec::new()),
+            Ok(ToolStep::Done(output)) => {
+                let ToolOutput { text, working_memory, knowledge } = output;
+                (ended(text, None), working_memory, knowledge)
+            }
+            Err(ToolError(error)) => (ended(String::new(), Some(error)), Vec::new(), None),
         };
         let memory: Vec<_> = memory.into_iter().map(|(key, value)| MemoryWrite { key, value }).collect();
-        let record = memory.iter().cloned().fold(Record::new(), Record::memory);
+        let mut record = memory.iter().cloned().fold(Record::new(), Record::memory);
+        if let Some((id, to_know)) = knowledge {
+            record = record.knowledge(NewKnowledge { id, to_know, source: self.source() });
+        }
         let updates = memory.iter().map(|MemoryWrite { key, value }| {
             Event::WorkingMemoryUpdate(WorkingMemoryUpdate { key: key.clone(), value: value.clone() })
         });
         let events = updates.chain([tool_result(&call, &outcome)]).collect();
         let step = Step::Resulted { call_id: call.call_id, outcome, memory };
         self.commit_all(record, vec![step], events).await
+    }
+
+    /// Where what is saved now came from: from what the conversation, or that of the sub-agent at work, has shown.
+    fn source(&self) -> Source {
+        let conversations = std::iter::once(&self.thread).chain(self.thread.delegating().map(|(_, sub)| sub));
+        let mut sources = conversations.map(|thread| provenance::source(thread.branch().all()));
+        sources.find(|source| *source != Source::Agent).unwrap_or(Source::Agent)
     }
 
     /// A person is needed for `call`. Who waits for one already is shown first.
@@ -179,15 +221,35 @@ impl TurnRun {
 }
 
 /// Runs one tool. What goes wrong in it becomes the call's outcome.
-async fn run(open: OpenCall, tool: Arc<dyn Tool>, clock: &Arc<dyn Clock>) -> Ran {
+async fn run(open: OpenCall, tool: Arc<dyn Tool>, task: TaskRow, means: &Means) -> Ran {
     let OpenCall { call, answers, .. } = open;
-    let began = clock.monotonic();
-    let invocation = Invocation { input: call.input.clone(), answers };
-    let result = AssertUnwindSafe(tool.run(invocation)).catch_unwind().await;
-    let elapsed = clock.monotonic().saturating_sub(began);
+    let began = means.clock.monotonic();
+    let invocation =
+        Invocation { call_id: call.call_id, task: Some(task), input: call.input.clone(), answers };
+    let result = run_tool(&*tool, invocation).await;
+    let elapsed = means.clock.monotonic().saturating_sub(began);
     let duration_ms = u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX);
-    let result = result.unwrap_or_else(|_| Err(ToolError("the tool crashed".into())));
+    let result = means.outputs.bounded(call.call_id, result).await;
     Ran { call, result, duration_ms }
+}
+
+/// What a person is asked before a call.
+async fn leave_for(tool: Arc<dyn Tool>, call: ToolUse) -> Question {
+    let plain = leave::plain(&call.name, &call.input);
+    let asked = move || {
+        let text = tool.leave_for(&call.input);
+        match tool.command(&call.input) {
+            Some(command) => format!("{text}\n\n{}", grants::in_words(&command)),
+            None => text,
+        }
+    };
+    Question { text: blocking(asked).await.unwrap_or(plain), options: None }
+}
+
+/// Runs a tool. One that crashes has failed.
+pub(super) async fn run_tool(tool: &dyn Tool, invocation: Invocation) -> Result<ToolStep, ToolError> {
+    let result = AssertUnwindSafe(tool.run(invocation)).catch_unwind().await;
+    result.unwrap_or_else(|_| Err(ToolError("the tool crashed".into())))
 }
 
 /// The event that tells of a call.

@@ -28,7 +28,11 @@ impl Agent {
             running_turns,
             pending_hitl: self.brain.pending_count()?,
             last_activity_at: self.last_activity_at()?,
-            confinement: UNCONFINED.to_owned(),
+            confinement: self
+                .means
+                .leash
+                .as_ref()
+                .map_or_else(|| UNCONFINED.to_owned(), |leash| leash.confinement().level.clone()),
         })
     }
 

@@ -19,8 +19,8 @@ use super::telling::Telling;
 use super::thread::{Next, OpenCall, Thread};
 use crate::brain::steps::{Base, Opened, Step, TurnOptions};
 use crate::catalog::AgentSpec;
-use crate::models::{ToolOutcome, ToolSpec};
-use crate::tools::Delegation;
+use crate::models::ToolOutcome;
+use crate::tools::{Delegation, Offer};
 
 /// The sub-agent that is at work.
 pub(super) struct Focus {
@@ -29,7 +29,7 @@ pub(super) struct Focus {
     /// Who it is.
     agent: Arc<AgentSpec>,
     /// The tools that it may call.
-    specs: Vec<ToolSpec>,
+    offer: Offer,
 }
 
 /// How far a sub-agent came.
@@ -53,8 +53,8 @@ impl TurnRun {
     }
 
     /// The tools that the model may call.
-    pub(super) fn specs(&self) -> &[ToolSpec] {
-        self.focus.as_ref().map_or_else(|| self.life.means.toolbox.specs(), |focus| &focus.specs)
+    pub(super) fn offer(&self) -> &Offer {
+        self.focus.as_ref().map_or(&self.offer, |focus| &focus.offer)
     }
 
     /// The model that the sub-agent at work wants.
@@ -100,12 +100,12 @@ impl TurnRun {
     pub(super) async fn delegate(&mut self, open: OpenCall, delegation: Delegation) -> Result<(), Stopped> {
         let call_id = open.call.call_id;
         let Delegation { agent, task } = delegation;
-        let specs = self.life.means.toolbox.specs_for(&agent);
+        let offer = self.life.means.toolbox.offer_for(&agent, self.life.means.gateway.window());
         let opened = self.thread.sub(call_id).is_some();
         // The turn's own cap holds for all that works within it, and leaves the agent itself a word.
         let max_turns = agent.max_turns.min(self.thread.calls_left().saturating_sub(1));
         let options = TurnOptions { max_turns, direct: true, ..self.thread.turn().options() };
-        self.focus = Some(Focus { call_id, agent, specs });
+        self.focus = Some(Focus { call_id, agent, offer });
         if !opened {
             let message_id = MessageId::new();
             let notes = vec![sent_at(self.life.means.clock.now())];

@@ -156,7 +156,7 @@ impl Tool for Appends {
     ) -> futures::future::BoxFuture<'_, Result<crate::tools::ToolStep, crate::tools::ToolError>> {
         self.0.fetch_add(1, Ordering::AcqRel);
         let text = "appended".into();
-        let output = crate::tools::ToolOutput { text, working_memory: Vec::new() };
+        let output = crate::tools::ToolOutput { text, ..Default::default() };
         Box::pin(async { Ok(crate::tools::ToolStep::Done(output)) })
     }
 }
@@ -314,7 +314,7 @@ async fn a_sub_agent_that_fails_or_is_not_there_is_told_to_who_called_it() {
     let mut errors: Vec<&str> = events.iter().filter_map(|event| event.data["error"].as_str()).collect();
     errors.sort_unstable();
     assert!(errors[0].starts_with("the agent failed"), "{errors:?}");
-    assert!(errors[1].contains("no agent called `ghost`; there are: finder"), "{errors:?}");
+    assert!(errors[1].contains(r#"at `/agent`: it is not one of "finder""#), "{errors:?}");
 }
 
 #[tokio::test]

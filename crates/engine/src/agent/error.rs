@@ -1,6 +1,7 @@
 //! Why the agent did not do what it was asked to.
 
 use super::MAX_TURNS_AT_ONCE;
+use super::direct::MAX_AT_ONCE;
 use super::thread::LoadError;
 use crate::brain::WriteError;
 
@@ -16,6 +17,9 @@ pub enum AgentError {
     /// There is no such message in the task.
     #[error("{0}")]
     UnknownMessage(String),
+    /// There is no such record of what is remembered.
+    #[error("{0}")]
+    UnknownRecord(String),
     /// No turn runs on the task.
     #[error("no turn is running on this task")]
     NotRunning,
@@ -28,6 +32,9 @@ pub enum AgentError {
     /// Too many turns run at once.
     #[error("{MAX_TURNS_AT_ONCE} turns are running, and more cannot")]
     TooManyTurns,
+    /// Too many tools run beside turns.
+    #[error("{MAX_AT_ONCE} tools are running beside turns, and more cannot")]
+    TooManyCalls,
     /// The brain's disk does not keep up.
     #[error("too much waits to be stored: the disk is slower than the turns that are running")]
     TooMuchWaiting,

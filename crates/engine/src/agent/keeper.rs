@@ -1,4 +1,5 @@
-//! Keeps house: takes the deltas of turns that ended long ago out of the brain. What the turn came to stays.
+//! Keeps house: has memory take in what an earlier version of the engine left, and takes the deltas of turns that
+//! ended long ago out of the brain. What the turn came to stays.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,6 +11,8 @@ use crate::brain::Brain;
 
 /// How many turns are seen to in one commit, so that no turn at work waits long for it.
 const TURNS_AT_ONCE: u32 = 50;
+/// How many turns memory takes in in one commit.
+const TAKEN_IN_AT_ONCE: usize = 20;
 /// How long to leave the writer to others in between.
 const PAUSE: Duration = Duration::from_millis(200);
 /// How often to look at least. This is the only thing that an idle engine does.
@@ -21,7 +24,7 @@ pub(super) async fn keep(brain: Brain, means: Arc<Means>) {
         let pause = match see_to(&brain, &means).await {
             Ok(pause) => pause,
             Err(reason) => {
-                tracing::warn!(reason, "Old events could not be taken out; this is tried again.");
+                tracing::warn!(reason, "The brain could not be kept in order; this is tried again.");
                 LONGEST
             }
         };
@@ -29,8 +32,16 @@ pub(super) async fn keep(brain: Brain, means: Arc<Means>) {
     }
 }
 
-/// Takes out what is due; when to look again.
+/// Does what is due; when to look again.
 async fn see_to(brain: &Brain, means: &Means) -> Result<Duration, String> {
+    // Each commit says how far it came, so a kill costs nothing.
+    if brain.has_left_turns().map_err(|error| error.to_string())? {
+        match brain.write(|rows| rows.take_in_left(TAKEN_IN_AT_ONCE)).await {
+            Ok(()) => return Ok(PAUSE),
+            // What else is due may be what makes room.
+            Err(error) => tracing::warn!(%error, "Turns could not be taken in; this is tried again."),
+        }
+    }
     let Some(ended_at) = brain.first_unfolded().map_err(|error| error.to_string())? else {
         return Ok(LONGEST);
     };

@@ -128,7 +128,7 @@ impl TurnRun {
 
     /// How many tokens stand before the conversation.
     pub(super) fn beginning_tokens(&self) -> u64 {
-        estimate::beginning(self.system(), self.specs())
+        estimate::beginning(self.system(), self.offer().specs())
     }
 
     /// Asks the model once, and tells of its answer while it comes.
@@ -145,8 +145,8 @@ impl TurnRun {
             repaired.as_ref().map_or(self.conversation().messages(), |repaired| &repaired.messages);
         let parts = route.model.ask(&Request {
             system: &sabotage::busted(self.system()),
-            messages,
-            tools: self.specs(),
+            messages: &self.offer().sent(messages),
+            tools: self.offer().specs(),
             thinking: self.conversation().turn().options().super_thinking,
             max_output: bound,
             may_call: true,
@@ -156,6 +156,7 @@ impl TurnRun {
         while let Some(part) = self.attend(watched.next()).await? {
             match part {
                 Ok(Part::Done(answer)) => {
+                    let answer = self.offer().received(answer);
                     let last = self.telling.finish();
                     self.tell(last, number).await?;
                     return Ok(Ok(answer));

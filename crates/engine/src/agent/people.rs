@@ -15,7 +15,8 @@ use super::{AgentError, order};
 use crate::brain::NewGrant;
 use crate::brain::steps::Step;
 use crate::channel::Record;
-use crate::models::{Content, ToolOutcome};
+use crate::models::{Content, ToolOutcome, ToolUse};
+use crate::tools::grants;
 
 /// A person's answer, as it was sent.
 pub(super) struct Response {
@@ -124,10 +125,20 @@ impl TurnRun {
         }
         let mut others: Vec<Asked> = self.thread.asked().iter().skip(1).cloned().collect();
         if let (Some(call), Decision::AllowedForGood(scope)) = (&call, decision) {
-            record = record.grant(NewGrant { id: GrantId::new(), tool: call.name.clone(), scope: *scope });
+            let command = self.command_of(call);
+            let prefix = command.as_deref().map(grants::prefix_of);
+            record = record.grant(NewGrant {
+                id: GrantId::new(),
+                tool: call.name.clone(),
+                scope: *scope,
+                prefix: prefix.map(str::to_owned),
+            });
             others.retain(|other| {
+                let covered = |other: &ToolUse| {
+                    other.name == call.name && grants::allows(prefix, self.command_of(other).as_deref())
+                };
                 let granted = other.kind == HitlKind::Permission
-                    && self.thread.call(other.call_id).is_some_and(|other| other.name == call.name);
+                    && self.thread.call(other.call_id).is_some_and(covered);
                 if granted {
                     // Nobody was shown this one yet, and nobody need be.
                     let (request_id, answer) = (other.request_id, "yes".to_owned());
@@ -148,6 +159,11 @@ impl TurnRun {
 }
 
 impl TurnRun {
+    /// The command that a call runs, if its tool runs commands.
+    fn command_of(&self, call: &ToolUse) -> Option<String> {
+        self.life.means.toolbox.find(&call.name)?.command(&call.input)
+    }
+
     /// An event as one of the sub-agent that the call `owner` runs, or of the turn itself.
     fn told_of(&self, owner: Option<CallId>, event: Event) -> Event {
         match owner.and_then(|owner| self.thread.call(owner)) {

@@ -218,10 +218,13 @@ async fn stopped_after_the_last_answer_the_model_is_not_asked_again() {
 async fn a_turn_that_gets_on_between_starts_may_be_stopped_for_ever() {
     let gated = Gated::new(true);
     let mut rig = Rig::with_tools(Wire::OpenAiChat, vec![gated.clone()]).await;
-    rig.provider.set_default_reply(Reply::new().tool_use("gated", json!({})));
+    // Another call each time: it gets on, and is no loop.
+    let call = |number: usize| Reply::new().tool_use("gated", json!({"number": number}));
+    rig.provider.set_default_reply(call(0));
     drop(rig.begin(json!({"task_id": "t", "message": "go"})).await.unwrap());
     let mut runs = 0;
-    for _ in 0..10 {
+    for number in 1..=10 {
+        rig.provider.set_default_reply(call(number));
         runs += 1;
         gated.begun(runs).await;
         rig.restart().await;

@@ -11,13 +11,14 @@ use strict_provider::{CapturedRequest, StrictProvider, Wire};
 use tempfile::TempDir;
 use tokio::sync::Semaphore;
 
+pub(crate) use super::branch::Branch;
 pub(crate) use super::thread::OUTCOME_UNKNOWN;
 use super::*;
-use crate::catalog::{AgentSpec, Catalog};
+use crate::catalog::{AgentSpec, Catalog, Permissions};
 use crate::models::ToolSpec;
 use crate::models::config::Sources;
-use crate::testing::{HastyClock, Seen, read_all, task_id, within};
-use crate::tools::{Invocation, Permission, Tool, ToolError, ToolOutput, ToolStep};
+use crate::testing::{HastyClock, Seen, leash, read_all, task_id, within};
+use crate::tools::{Allowed, Invocation, Permission, Setup, Tool, ToolError, ToolOutput, ToolStep};
 
 /// All protocols, for tests of what must be the same over each.
 pub(crate) const WIRES: [Wire; 5] =
@@ -36,6 +37,10 @@ pub(crate) struct Rig {
     pub(crate) tools: Vec<Arc<dyn Tool>>,
     /// The agents of its catalog. From the next start on.
     pub(crate) agents: Vec<Arc<AgentSpec>>,
+    /// What else its catalog gives it. From the next start on.
+    pub(crate) catalog: Catalog,
+    /// What its catalog decides on tools. From the next start on.
+    pub(crate) permissions: Permissions,
     /// How long a person may take. From the next start on.
     pub(crate) hitl_ttl: Duration,
     folder: TempDir,
@@ -77,8 +82,42 @@ impl Rig {
         let brain = Brain::open(&folder.path().join("brain.sqlite")).unwrap();
         let clock = Arc::new(HastyClock::new());
         let hitl_ttl = Duration::from_hours(72);
-        let agent = Agent::new(brain.clone(), means(&env, &clock, (&tools, &[]), folder.path(), hitl_ttl));
-        Self { agent, brain, clock, provider, env, tools, agents: Vec::new(), hitl_ttl, folder, kills: 0 }
+        let agent = Agent::new(
+            brain.clone(),
+            means(&brain, &env, &clock, (&tools, Catalog::default()), folder.path(), hitl_ttl),
+        );
+        Self {
+            agent,
+            brain,
+            clock,
+            provider,
+            env,
+            tools,
+            agents: Vec::new(),
+            catalog: Catalog::default(),
+            permissions: Permissions::default(),
+            hitl_ttl,
+            folder,
+            kills: 0,
+        }
+    }
+
+    /// From here on no tool asks for leave.
+    pub(crate) async fn allow_all(&mut self) {
+        self.permissions.default = Some(Permission::Allow);
+        self.restart().await;
+    }
+
+    /// The catalog's folder.
+    pub(crate) fn catalog_folder(&self) -> std::path::PathBuf {
+        self.folder.path().join(CATALOG)
+    }
+
+    /// Goes on with what is in the catalog's folder.
+    pub(crate) async fn reload(&mut self) {
+        self.catalog = Catalog::read(&self.catalog_folder());
+        self.permissions = self.catalog.permissions.clone();
+        self.restart().await;
     }
 
     /// Stops the engine as SIGTERM does, and starts another one on its brain.
@@ -103,8 +142,16 @@ impl Rig {
 
     fn start(&mut self, brain: &Path) {
         self.brain = Brain::open(brain).unwrap();
-        let means =
-            means(&self.env, &self.clock, (&self.tools, &self.agents), self.folder.path(), self.hitl_ttl);
+        let (agents, permissions) = (self.agents.clone(), self.permissions.clone());
+        let catalog = Catalog { agents, permissions, ..self.catalog.clone() };
+        let means = means(
+            &self.brain,
+            &self.env,
+            &self.clock,
+            (&self.tools, catalog),
+            self.folder.path(),
+            self.hitl_ttl,
+        );
         self.agent = Agent::new(self.brain.clone(), means);
     }
 
@@ -199,22 +246,32 @@ fn write_gateway(folder: &Path, gateway: &Value) {
 const CATALOG: &str = "catalog";
 
 fn means(
+    brain: &Brain,
     env: &BTreeMap<String, String>,
     clock: &Arc<HastyClock>,
-    (tools, agents): (&[Arc<dyn Tool>], &[Arc<AgentSpec>]),
+    (tools, catalog): (&[Arc<dyn Tool>], Catalog),
     folder: &Path,
     hitl_ttl: Duration,
 ) -> Means {
     let sources = Sources::new(env, Some(&folder.join(CATALOG)));
-    let built_in = Toolbox::built_in(&folder.join("workspace"));
-    let mut all: Vec<_> = built_in.specs().iter().map(|spec| built_in.find(&spec.name).unwrap()).collect();
+    let setup = Setup {
+        workspace: folder.join("workspace"),
+        brain: brain.clone(),
+        catalog,
+        leash: Some(leash(&folder.join("workspace"), &folder.join(CATALOG))),
+        web: Allowed::default(),
+    };
+    let built_in = Toolbox::built_in(&setup);
+    let mut all = built_in.all().to_vec();
     all.extend(tools.iter().cloned());
     Means {
         gateway: Arc::new(Gateway::new(sources.first().map(|(checked, _)| checked.routes))),
-        toolbox: Toolbox::new(all).with_agents(agents),
+        toolbox: Toolbox::new(all, setup.catalog.permissions.clone()).with_agents(&setup.catalog.agents),
         clock: Arc::clone(clock) as Arc<dyn Clock>,
         soul: "You are a test.".into(),
-        catalog: Catalog { agents: agents.to_vec(), warnings: Vec::new() },
+        leash: setup.leash,
+        outputs: Outputs::new(&setup.workspace),
+        catalog: setup.catalog,
         set_aside: Arc::default(),
         reactive: true,
         hitl_ttl,
@@ -365,7 +422,12 @@ impl Tool for Gated {
             self.runs.fetch_add(1, Ordering::Release);
             self.may_end.acquire().await.unwrap().forget();
             let text = "let go".into();
-            Ok(ToolStep::Done(ToolOutput { text, working_memory: Vec::new() }))
+            Ok(ToolStep::Done(ToolOutput { text, ..ToolOutput::default() }))
         })
     }
+}
+
+/// What remains of the conversation of a journal.
+pub(crate) fn branch_of(steps: Vec<crate::brain::StoredStep>) -> Branch {
+    Thread::branch_of(steps).unwrap()
 }

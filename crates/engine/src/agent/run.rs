@@ -2,6 +2,8 @@
 
 use std::panic::AssertUnwindSafe;
 use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
 
 use contract::event::{Event, Failure, FailureCode, Lifecycle, StopReason};
 use contract::{MessageId, TurnId};
@@ -18,6 +20,10 @@ use crate::brain::WriteError;
 use crate::brain::steps::{MemoryWrite, Step, TurnOutcome};
 use crate::channel::Record;
 use crate::sabotage::{self, Saboteur};
+use crate::tools::Offer;
+
+/// How long a cancelled turn waits for its programs to be gone. They are killed, so that takes some milliseconds.
+const CHILDREN_END: Duration = Duration::from_millis(200);
 
 /// See the module.
 pub(super) struct TurnRun {
@@ -32,6 +38,8 @@ pub(super) struct TurnRun {
     pub(super) stand_in: Option<String>,
     /// The sub-agent that is at work, if one is.
     pub(super) focus: Option<Focus>,
+    /// The tools that the agent may call.
+    pub(super) offer: Arc<Offer>,
     /// Whether what clients have of the step under way is a sub-agent's.
     pub(super) agent_told: bool,
 }
@@ -66,7 +74,8 @@ impl TurnRun {
     /// A turn whose journal is `thread`. Of its model step under way clients have what `telling` says, and
     /// `starts` starts of the engine have taken it up.
     pub(super) fn new(life: Life, thread: Thread, telling: Telling, starts: u32) -> Self {
-        Self { life, thread, telling, starts, stand_in: None, focus: None, agent_told: false }
+        let offer = life.means.toolbox.offer(life.means.gateway.window());
+        Self { life, thread, telling, starts, stand_in: None, focus: None, offer, agent_told: false }
     }
 
     /// Runs the turn to its end, or to where a person is needed.
@@ -272,6 +281,10 @@ impl TurnRun {
 
     /// Ends the turn by the user's wish. What the model has said so far stays in the conversation.
     async fn cancel(mut self, reply: Reply<TurnId>) -> State {
+        if let Some(leash) = &self.life.means.leash {
+            // What its tools had begun was let go of when they were.
+            leash.settled(CHILDREN_END).await;
+        }
         // What a sub-agent was saying is nothing that the agent said.
         let agents = self.focus.is_some() || self.agent_told;
         let said = self.telling.text().filter(|_| !agents).map(ending::said);

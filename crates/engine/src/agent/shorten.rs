@@ -131,8 +131,8 @@ impl TurnRun {
         // Tools and thinking are told as ever, or the provider would not find the conversation in its cache.
         let parts = route.model.ask(&Request {
             system: self.system(),
-            messages: repaired.as_ref().map_or(&asked, |repaired| &repaired.messages),
-            tools: self.specs(),
+            messages: &self.offer().sent(repaired.as_ref().map_or(&asked, |repaired| &repaired.messages)),
+            tools: self.offer().specs(),
             thinking: self.conversation().turn().options().super_thinking,
             max_output: Some(most),
             may_call: true,

@@ -62,7 +62,7 @@ impl Agent {
         Ok(self.brain.write(move |rows| rows.delete_grant(id)).await?)
     }
 
-    async fn read<T: Send + 'static>(
+    pub(super) async fn read<T: Send + 'static>(
         &self,
         read: impl FnOnce(&Brain) -> Result<T, rusqlite::Error> + Send + 'static,
     ) -> Result<T, AgentError> {

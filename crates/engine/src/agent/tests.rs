@@ -130,7 +130,7 @@ async fn calls_that_cannot_run_tell_the_model_why_and_the_turn_goes_on() {
         for (call, why) in [
             (Reply::new().tool_use("fly", json!({})), "there is no tool called `fly`"),
             (Reply::new().tool_use("crashing", json!({})), "the tool crashed"),
-            (Reply::new().tool_use("read_file", json!({})), "missing field `path`"),
+            (Reply::new().tool_use("read_file", json!({})), "at `/`: \"path\" is a required property"),
             (Reply::new().tool_use("read_file", json!({"path": "../x"})), "leads out of the workspace"),
             (Reply::new().tool_use_cut("gated", "{\"a\": [1,").stop(Stop::ToolUse), "was not valid JSON"),
             (Reply::new().tool_use_cut("gated", "[]").stop(Stop::ToolUse), "was not a JSON object"),

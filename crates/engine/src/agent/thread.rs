@@ -7,6 +7,7 @@ use contract::event::{HitlKind, StopReason};
 use contract::{CallId, HitlId, MessageId, TurnId};
 
 use super::branch::{Branch, Place};
+use super::repeats::{Repeats, Times};
 use super::rewrite::RewriteKind;
 use super::turn::Turn;
 use crate::brain::steps::{Opened, Said, Step, TurnOutcome};
@@ -88,6 +89,8 @@ struct CallState {
     told: bool,
     answers: Vec<PersonsAnswer>,
     remarks: Vec<Content>,
+    /// How often it was made with its result.
+    times: Times,
     /// The conversation of the sub-agent that it runs.
     sub: Option<Box<Thread>>,
 }
@@ -250,6 +253,9 @@ impl Thread {
                 && self.turn.last_answer.as_ref().is_some_and(|(_, answer)| answer.stop == StopCause::Length);
             return Next::Complete(if cut_short { StopReason::Budget } else { StopReason::EndTurn });
         }
+        if self.turn.loops {
+            return Next::Complete(StopReason::Loop);
+        }
         if self.calls_left() == 0 {
             return Next::Complete(StopReason::MaxTurns);
         }
@@ -287,8 +293,8 @@ impl Thread {
             Step::Steered { message_id, message } => {
                 self.steered.push((message_id, message));
                 // The model has answered and would not be asked again: now it will be.
-                if self.calls.is_empty() && matches!(self.messages().last(), Some(Message::Assistant { .. }))
-                {
+                let answered = matches!(self.messages().last(), Some(Message::Assistant { .. }));
+                if self.calls.is_empty() && (answered || self.turn.loops) {
                     self.settle();
                 }
             }
@@ -302,7 +308,7 @@ impl Thread {
                 state.told = true;
             }),
             Step::Resulted { call_id, outcome, memory } => {
-                self.with_call(call_id, |state| state.stage = Stage::Done(outcome));
+                self.resulted(call_id, outcome);
                 for write in memory {
                     self.branch.wrote(write);
                 }
@@ -373,6 +379,14 @@ impl Thread {
         });
     }
 
+    /// A call came to its end.
+    fn resulted(&mut self, call_id: CallId, outcome: ToolOutcome) {
+        let Some(state) = self.calls.iter_mut().find(|state| state.call.call_id == call_id) else { return };
+        state.times = self.turn.repeats.note(&state.call, &outcome);
+        self.turn.loops |= state.times.is_loop();
+        state.stage = Stage::Done(outcome);
+    }
+
     fn resolved(&mut self, request_id: HitlId, answer: String, remarks: Vec<Content>) {
         let Some(at) = self.asked.iter().position(|asked| asked.request_id == request_id) else { return };
         let Asked { call_id, kind, .. } = self.asked.remove(at);
@@ -403,6 +417,10 @@ impl Thread {
             // What the user said is heard, also where the cap is reached.
             self.turn.beyond_cap += 1;
         }
+        if !self.steered.is_empty() {
+            // What the user said may be the way out.
+            (self.turn.repeats, self.turn.loops) = (Repeats::default(), false);
+        }
         for (message_id, text) in self.steered.drain(..) {
             self.branch.push(Message::user(text), Place::Steered { message_id });
         }
@@ -413,7 +431,7 @@ impl CallState {
     fn new(call: &ToolUse) -> Self {
         let stage = Stage::Open(OpenStage::New);
         let (answers, remarks) = (Vec::new(), Vec::new());
-        Self { call: call.clone(), stage, told: false, answers, remarks, sub: None }
+        Self { call: call.clone(), stage, told: false, answers, remarks, times: Times::default(), sub: None }
     }
 
     fn open(&self) -> Option<OpenCall> {
@@ -426,7 +444,7 @@ impl CallState {
     }
 
     fn reply(self) -> ToolReply {
-        let (text, is_error) = match self.stage {
+        let (mut text, is_error) = match self.stage {
             Stage::Done(ToolOutcome { error: Some(error), .. }) => (error, true),
             Stage::Done(ToolOutcome { output, error: None, .. }) => (output, false),
             Stage::Open(OpenStage::Running) => (OUTCOME_UNKNOWN.to_owned(), true),
@@ -434,6 +452,10 @@ impl CallState {
             Stage::Open(_) | Stage::Waiting if self.told => (STOPPED_AT_QUESTION.to_owned(), true),
             Stage::Open(_) | Stage::Waiting => (NEVER_RUN.to_owned(), true),
         };
+        if let Some(remark) = self.times.remark() {
+            text.push_str("\n\n");
+            text.push_str(&remark);
+        }
         ToolReply { provider_id: self.call.provider_id, text, remarks: self.remarks, is_error }
     }
 }

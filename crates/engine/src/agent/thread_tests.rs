@@ -45,7 +45,9 @@ fn answer(calls: usize) -> Answer {
     let mut blocks = vec![Block::Text { text: "so far".into(), signature: None }];
     blocks.extend((0..calls).map(|_| {
         let call_id = CallId::new();
-        let (provider_id, name, input) = (format!("p-{call_id}"), "tool".to_owned(), json!({}));
+        // No two are the same: repetitions are looked at by `repeats`.
+        let (provider_id, name, input) =
+            (format!("p-{call_id}"), "tool".to_owned(), json!({"call": call_id}));
         Block::ToolUse(ToolUse { call_id, provider_id, name, input, signature: None, broken: None })
     }));
     Answer {

@@ -3,6 +3,7 @@
 use contract::MessageId;
 use contract::event::Usage;
 
+use super::repeats::Repeats;
 use crate::brain::steps::{Base, TurnOptions};
 use crate::models::{Answer, Tokens};
 
@@ -22,6 +23,10 @@ pub(crate) struct Turn {
     pub(super) planned: bool,
     /// How many model calls beyond the cap the user's words have earned.
     pub(super) beyond_cap: u64,
+    /// The calls that ended last.
+    pub(super) repeats: Repeats,
+    /// Whether it repeats itself.
+    pub(super) loops: bool,
     pub(super) step_ts: i64,
 }
 
@@ -68,6 +73,8 @@ impl Turn {
             // An answer that is given anew has its plan beside its question.
             planned: base.is_retry(),
             beyond_cap: 0,
+            repeats: Repeats::default(),
+            loops: false,
             step_ts: ts,
         }
     }

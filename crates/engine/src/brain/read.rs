@@ -149,7 +149,7 @@ pub(super) fn steps(reader: &Connection, TaskRow(task): TaskRow) -> Result<Vec<S
 }
 
 /// Reads a step. One that a later version wrote, with something in it that this one does not know, is unknown.
-fn step(body: &str) -> Result<Step, serde_json::Error> {
+pub(super) fn step(body: &str) -> Result<Step, serde_json::Error> {
     serde_json::from_str(body).or_else(|error| {
         let readable: serde_json::Map<String, serde_json::Value> = serde_json::from_str(body)?;
         tracing::warn!(%error, step = %readable.get("step").unwrap_or_default(), "A step cannot be read; it is left out.");
@@ -299,11 +299,15 @@ pub(super) fn grants(reader: &Connection) -> Result<Vec<Grant>, Error> {
     rows.collect()
 }
 
-pub(super) fn is_granted(reader: &Connection, TaskRow(task): TaskRow, tool: &str) -> Result<bool, Error> {
+pub(super) fn granted(
+    reader: &Connection,
+    TaskRow(task): TaskRow,
+    tool: &str,
+) -> Result<Vec<Option<String>>, Error> {
     let mut query = reader.prepare_cached(
-        "SELECT EXISTS (SELECT 1 FROM grants WHERE tool = ?1 AND (task IS NULL OR task = ?2))",
+        "SELECT DISTINCT prefix FROM grants WHERE tool = ?1 AND (task IS NULL OR task = ?2)",
     )?;
-    query.query_row(params![tool, task], |row| row.get(0))
+    query.query_map(params![tool, task], |row| row.get(0))?.collect()
 }
 
 pub(super) fn media(reader: &Connection, hash: &str) -> Result<Option<Vec<u8>>, Error> {
@@ -319,16 +323,16 @@ pub(super) fn first_unfolded(reader: &Connection) -> Result<Option<Timestamp>, E
     Ok(ended_at.map(Timestamp::from_unix_ms))
 }
 
-fn timestamp(row: &Row<'_>, column: usize) -> Result<Timestamp, Error> {
+pub(super) fn timestamp(row: &Row<'_>, column: usize) -> Result<Timestamp, Error> {
     row.get(column).map(Timestamp::from_unix_ms)
 }
 
-fn task_id(row: &Row<'_>, column: usize) -> Result<TaskId, Error> {
+pub(super) fn task_id(row: &Row<'_>, column: usize) -> Result<TaskId, Error> {
     let text: String = row.get(column)?;
     TaskId::new(text).map_err(|error| Error::FromSqlConversionFailure(column, Type::Text, Box::new(error)))
 }
 
-fn parsed<T>(row: &Row<'_>, column: usize) -> Result<T, Error>
+pub(super) fn parsed<T>(row: &Row<'_>, column: usize) -> Result<T, Error>
 where
     T: FromStr<Err: std::error::Error + Send + Sync + 'static>,
 {

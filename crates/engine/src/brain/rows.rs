@@ -2,11 +2,12 @@
 
 use contract::engine::GrantScope;
 use contract::event::HitlRequest;
+use contract::memory::MemoryKind;
 use contract::{GrantId, HitlId, MessageId, TaskId, Timestamp, TurnId};
 use rusqlite::{Transaction, params};
 
 use super::TaskRow;
-use super::steps::{MemoryWrite, Step};
+use super::steps::{Base, MemoryWrite, Opened, Step};
 
 /// The open transaction.
 pub struct Rows<'a> {
@@ -53,6 +54,8 @@ pub struct NewGrant {
     pub tool: String,
     /// How far it goes.
     pub scope: GrantScope,
+    /// What a command must begin with, where the tool runs commands.
+    pub prefix: Option<String>,
 }
 
 impl Rows<'_> {
@@ -123,6 +126,12 @@ impl Rows<'_> {
              SELECT task, turn, ?2, ?3, ?4 FROM turns WHERE turn_id = ?1",
             params![turn, at.unix_ms(), ts, body],
         )?;
+        if let Step::Opened(Opened { base: base @ (Base::Edit { .. } | Base::Retry { .. }), .. }) = step {
+            let opening = self.transaction.last_insert_rowid();
+            // A turn that was given up may be what is gone back behind.
+            self.take_in_or_leave(TaskRow(task))?;
+            self.go_back(TaskRow(task), *base, opening)?;
+        }
         self.insert_spending(at, step)?;
         let messages = step.messages();
         let ended = matches!(step, Step::Ended { .. });
@@ -135,7 +144,8 @@ impl Rows<'_> {
                 "DELETE FROM pending WHERE turn = (SELECT turn FROM turns WHERE turn_id = ?1)",
                 [&turn],
             )?;
-            self.execute("UPDATE turns SET ended_at = ?2 WHERE turn_id = ?1", params![turn, at.unix_ms()])
+            self.execute("UPDATE turns SET ended_at = ?2 WHERE turn_id = ?1", params![turn, at.unix_ms()])?;
+            self.take_in_or_leave(TaskRow(task))
         } else if step.moves_on() {
             self.execute("UPDATE turns SET starts = 0 WHERE turn_id = ?1 AND starts > 0", [turn])
         } else {
@@ -169,6 +179,20 @@ impl Rows<'_> {
             "INSERT INTO working_memory (task, key, value) VALUES (?1, ?2, ?3)
              ON CONFLICT (task, key) DO UPDATE SET value = excluded.value",
             params![task, key, json(value)?],
+        )
+    }
+
+    /// The turn that was opened by the task's newest step was told what is remembered.
+    pub fn insert_recalled(
+        &self,
+        TaskRow(task): TaskRow,
+        kind: MemoryKind,
+        id: &str,
+    ) -> Result<(), rusqlite::Error> {
+        self.execute(
+            "INSERT INTO recalled (task, step, kind, id)
+             SELECT ?1, MAX(step), ?2, ?3 FROM steps WHERE task = ?1",
+            params![task, kind.as_str(), id],
         )
     }
 
@@ -227,8 +251,8 @@ impl Rows<'_> {
     ) -> Result<(), rusqlite::Error> {
         let task = (grant.scope == GrantScope::Task).then_some(task);
         self.execute(
-            "INSERT INTO grants (grant_id, tool, task, created_at) VALUES (?1, ?2, ?3, ?4)",
-            params![grant.id.to_string(), grant.tool, task, at.unix_ms()],
+            "INSERT INTO grants (grant_id, tool, task, prefix, created_at) VALUES (?1, ?2, ?3, ?4, ?5)",
+            params![grant.id.to_string(), grant.tool, task, grant.prefix, at.unix_ms()],
         )
     }
 

@@ -62,7 +62,7 @@ const BASE: &str = "
 ";
 
 /// What was added to the format since, in this order.
-const ADDITIONS: [&str; 2] = [
+const ADDITIONS: [&str; 3] = [
     "
     ALTER TABLE tasks ADD COLUMN message_count INTEGER NOT NULL DEFAULT 0;
     ALTER TABLE tasks ADD COLUMN updated_at INTEGER NOT NULL DEFAULT 0;
@@ -137,6 +137,118 @@ const ADDITIONS: [&str; 2] = [
             SELECT at, body, iif(body ->> '$.step' = 'spent', '$.tokens', '$.answer.usage') AS place
             FROM steps WHERE at > (unixepoch('now') - 86400) * 1000 AND body ->> '$.step' IN ('answered', 'spent')
         );
+",
+    "
+    -- What is known beyond a task. A record is in force until another one takes its place.
+    CREATE TABLE knowledge (
+        record      INTEGER PRIMARY KEY,
+        id          TEXT NOT NULL UNIQUE,
+        content     TEXT NOT NULL,
+        tags        TEXT NOT NULL,
+        source      TEXT NOT NULL,
+        created_at  INTEGER NOT NULL,
+        valid_until INTEGER,
+        supersedes  TEXT,
+        -- Where it was drawn from: going back behind that step takes it out.
+        task        INTEGER REFERENCES tasks,
+        step        INTEGER
+    );
+    CREATE INDEX knowledge_of_task ON knowledge (task, step) WHERE task IS NOT NULL;
+    CREATE VIRTUAL TABLE knowledge_words USING fts5 (
+        content, tags, content = 'knowledge', content_rowid = 'record',
+        tokenize = 'porter unicode61 remove_diacritics 2'
+    );
+    -- An index is in step with its table whoever writes that, an earlier version of the engine too.
+    CREATE TRIGGER knowledge_added AFTER INSERT ON knowledge BEGIN
+        INSERT INTO knowledge_words (rowid, content, tags) VALUES (new.record, new.content, new.tags);
+    END;
+    CREATE TRIGGER knowledge_removed AFTER DELETE ON knowledge BEGIN
+        INSERT INTO knowledge_words (knowledge_words, rowid, content, tags)
+            VALUES ('delete', old.record, old.content, old.tags);
+    END;
+    -- What became of turns that have ended, in short.
+    CREATE TABLE episodes (
+        episode    INTEGER PRIMARY KEY,
+        id         TEXT NOT NULL UNIQUE,
+        task       INTEGER NOT NULL REFERENCES tasks,
+        turn       INTEGER NOT NULL REFERENCES turns,
+        -- The last step of the turn.
+        step       INTEGER NOT NULL,
+        content    TEXT NOT NULL,
+        source     TEXT NOT NULL,
+        created_at INTEGER NOT NULL
+    );
+    CREATE INDEX episodes_of_task ON episodes (task, step);
+    CREATE VIRTUAL TABLE episode_words USING fts5 (
+        content, content = 'episodes', content_rowid = 'episode',
+        tokenize = 'porter unicode61 remove_diacritics 2'
+    );
+    CREATE TRIGGER episode_added AFTER INSERT ON episodes BEGIN
+        INSERT INTO episode_words (rowid, content) VALUES (new.episode, new.content);
+    END;
+    CREATE TRIGGER episode_removed AFTER DELETE ON episodes BEGIN
+        INSERT INTO episode_words (episode_words, rowid, content) VALUES ('delete', old.episode, old.content);
+    END;
+    -- What turns did, with their outcome: what is learned from.
+    CREATE TABLE trajectories (
+        turn    INTEGER PRIMARY KEY REFERENCES turns,
+        task    INTEGER NOT NULL REFERENCES tasks,
+        step    INTEGER NOT NULL,
+        outcome TEXT NOT NULL,
+        did     TEXT NOT NULL,
+        at      INTEGER NOT NULL
+    );
+    CREATE INDEX trajectories_of_task ON trajectories (task, step);
+    -- The messages in force of turns that have ended, each by its place in their conversation. One that is followed
+    -- by the results of its calls is two messages long.
+    CREATE TABLE said (
+        task       INTEGER NOT NULL REFERENCES tasks,
+        place      INTEGER NOT NULL,
+        length     INTEGER NOT NULL,
+        message_id TEXT NOT NULL,
+        step       INTEGER NOT NULL REFERENCES steps,
+        -- The how-manieth of those with words in them it is, counted from 0.
+        nth        INTEGER,
+        PRIMARY KEY (task, place)
+    ) WITHOUT ROWID;
+    CREATE UNIQUE INDEX said_in_words ON said (task, nth) WHERE nth IS NOT NULL;
+    -- Overlapping runs of those with words, each by its first one.
+    CREATE TABLE windows (
+        window INTEGER PRIMARY KEY,
+        task   INTEGER NOT NULL REFERENCES tasks,
+        first  INTEGER NOT NULL,
+        UNIQUE (task, first)
+    );
+    CREATE VIRTUAL TABLE window_words USING fts5 (
+        content, content = '', contentless_delete = 1, tokenize = 'porter unicode61 remove_diacritics 2'
+    );
+    CREATE TRIGGER window_removed AFTER DELETE ON windows BEGIN
+        DELETE FROM window_words WHERE rowid = old.window;
+    END;
+    -- What turns of a task were told of what is remembered: its conversation shows it.
+    CREATE TABLE recalled (
+        task INTEGER NOT NULL REFERENCES tasks,
+        step INTEGER NOT NULL,
+        kind TEXT NOT NULL,
+        id   TEXT NOT NULL
+    );
+    CREATE INDEX recalled_of_task ON recalled (task, step);
+    -- The last step that memory has taken in, and how many messages a conversation no longer shows, as was found
+    -- when it had so many.
+    ALTER TABLE tasks ADD COLUMN taken_in INTEGER NOT NULL DEFAULT 0;
+    ALTER TABLE tasks ADD COLUMN covered INTEGER NOT NULL DEFAULT 0;
+    ALTER TABLE tasks ADD COLUMN covered_at INTEGER NOT NULL DEFAULT 0;
+    ALTER TABLE turns ADD COLUMN taken_in INTEGER NOT NULL DEFAULT 0;
+    CREATE INDEX turns_to_take_in ON turns (turn) WHERE taken_in = 0 AND ended_at IS NOT NULL;
+    -- What was said in a task goes with it; what is known stays.
+    CREATE TRIGGER task_removed AFTER DELETE ON tasks BEGIN
+        DELETE FROM windows WHERE task = old.task;
+        DELETE FROM said WHERE task = old.task;
+        DELETE FROM episodes WHERE task = old.task;
+        DELETE FROM trajectories WHERE task = old.task;
+        DELETE FROM recalled WHERE task = old.task;
+        UPDATE knowledge SET task = NULL, step = NULL WHERE task = old.task;
+    END;
 ",
 ];
 
@@ -240,6 +352,31 @@ pub(super) fn bound_memory(connection: &Connection, kib: i64) -> Result<(), rusq
     connection.set_prepared_statement_cache_capacity(48);
     // The log is carried over by a thread of its own.
     connection.pragma_update(None, "wal_autocheckpoint", 0)
+}
+
+/// Makes `file` the brain that a version with the first so many additions would have made of `newer`.
+#[cfg(test)]
+pub(super) fn made_older(newer: &Path, file: &Path, additions: usize) {
+    let connection = Connection::open(file).unwrap();
+    connection.execute_batch(BASE).unwrap();
+    connection.pragma_update(None, "user_version", FORMAT).unwrap();
+    connection
+        .execute_batch("CREATE TABLE additions (addition INTEGER PRIMARY KEY, at TEXT NOT NULL)")
+        .unwrap();
+    for addition in ADDITIONS.iter().take(additions) {
+        connection.execute_batch(addition).unwrap();
+        connection.execute("INSERT INTO additions (at) VALUES ('then')", []).unwrap();
+    }
+    connection.execute("ATTACH ?1 AS newer", [newer.to_str().unwrap()]).unwrap();
+    let tables = "SELECT name, (SELECT group_concat(name) FROM pragma_table_info(tables.name))
+                  FROM sqlite_schema AS tables WHERE type = 'table' AND name <> 'additions'";
+    let mut tables = connection.prepare(tables).unwrap();
+    let tables = tables.query_map([], |row| Ok((row.get(0)?, row.get(1)?))).unwrap();
+    for (table, columns) in tables.collect::<Result<Vec<(String, String)>, _>>().unwrap() {
+        let copy = format!("INSERT INTO main.{table} ({columns}) SELECT {columns} FROM newer.{table}");
+        connection.execute_batch(&copy).unwrap();
+    }
+    connection.pragma_update(None, "journal_mode", "wal").unwrap();
 }
 
 #[cfg(test)]

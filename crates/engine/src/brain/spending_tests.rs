@@ -115,12 +115,9 @@ async fn a_brain_that_did_not_count_yet_knows_what_it_spent_within_a_day() {
     let by_model = brain.spending_since(at(now - 6_000)).unwrap();
     brain.close().await;
     drop(brain);
-    let earlier = Connection::open(&file).unwrap();
-    earlier
-        .execute_batch("DROP TABLE spending; DROP TABLE settings; DELETE FROM additions WHERE addition = 2")
-        .unwrap();
-    drop(earlier);
-    let brain = Brain::open(&file).unwrap();
+    let earlier = folder.path().join("earlier.sqlite");
+    crate::brain::schema::made_older(&file, &earlier, 1);
+    let brain = Brain::open(&earlier).unwrap();
     let day_ago = at(now - 86_400_000);
     assert_eq!(brain.tokens_since(day_ago).unwrap(), 25);
     assert_eq!(brain.spending_since(day_ago).unwrap(), by_model);

@@ -281,10 +281,11 @@ fn attempt(connection: &mut Connection) -> Result<(), rusqlite::Error> {
 }
 
 fn finish(connection: &Connection) {
-    checkpoint(connection, "TRUNCATE");
+    // Before the log is carried over: it may write.
     if let Err(error) = connection.execute_batch("PRAGMA optimize") {
         tracing::warn!(%error, "The brain could not be tidied up.");
     }
+    checkpoint(connection, "TRUNCATE");
 }
 
 fn checkpoint(connection: &Connection, mode: &str) {

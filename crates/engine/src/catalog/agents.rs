@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serde::Deserialize;
 
-use super::front_matter;
+use super::{front_matter, is_name, paths_in, text_of};
 
 /// The most bytes of an agent's file.
 const MAX_FILE: u64 = 256 * 1024;
@@ -43,17 +43,8 @@ struct FrontMatter {
 
 /// Reads all agents of `folder`.
 pub(super) fn read(folder: &Path, warnings: &mut Vec<String>) -> Vec<Arc<AgentSpec>> {
-    let entries = match std::fs::read_dir(folder) {
-        Ok(entries) => entries,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Vec::new(),
-        Err(error) => {
-            warnings.push(format!("agents: the folder cannot be read: {error}"));
-            return Vec::new();
-        }
-    };
-    let mut files: Vec<_> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
+    let mut files = paths_in(folder, "agents", warnings);
     files.retain(|file| file.extension().is_some_and(|extension| extension == "md"));
-    files.sort();
     let mut agents = Vec::new();
     for file in files {
         let name = file.file_stem().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
@@ -66,12 +57,7 @@ pub(super) fn read(folder: &Path, warnings: &mut Vec<String>) -> Vec<Arc<AgentSp
 }
 
 fn agent(name: &str, file: &Path) -> Result<AgentSpec, String> {
-    let unreadable = |error: std::io::Error| format!("it cannot be read: {error}");
-    let size = std::fs::metadata(file).map_err(unreadable)?.len();
-    if size > MAX_FILE {
-        return Err(format!("it has {size} bytes; at most {MAX_FILE} are taken"));
-    }
-    parse(name, &std::fs::read_to_string(file).map_err(unreadable)?)
+    parse(name, &text_of(file, MAX_FILE)?)
 }
 
 fn parse(name: &str, text: &str) -> Result<AgentSpec, String> {
@@ -103,13 +89,6 @@ fn parse(name: &str, text: &str) -> Result<AgentSpec, String> {
         max_tokens: fields.max_tokens,
         prompt: prompt.to_owned(),
     })
-}
-
-fn is_name(name: &str) -> bool {
-    let part = |part: &str| {
-        !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit())
-    };
-    name.len() <= 64 && name.split('-').all(part)
 }
 
 #[cfg(test)]

@@ -60,7 +60,16 @@ impl Reader {
             let progress = *self.progress.borrow_and_update();
             let mut frames = self.frames().await?;
             if let Follow::Turn(turn) = self.follow {
-                self.ended = only_of(turn, &mut frames);
+                let ended = only_of(turn, &mut frames);
+                if ended {
+                    // What is read from the store may be on its way to be published: whoever sees the turn's end
+                    // finds its task free.
+                    let free = |progress: &Progress| progress.running != Some(turn);
+                    // The channel, which this reader holds, is what tells.
+                    let _ = self.progress.wait_for(free).await;
+                }
+                // Not before: a reader that is dropped while it waits reads the same again.
+                self.ended = ended;
             }
             if let Some(last) = frames.last() {
                 self.position = last.ts;

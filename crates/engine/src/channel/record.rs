@@ -2,10 +2,11 @@
 
 use bytes::Bytes;
 use contract::event::{Event, HitlRequest};
+use contract::memory::MemoryKind;
 use contract::{HitlId, Timestamp, TurnId};
 
 use crate::brain::steps::{MemoryWrite, Step};
-use crate::brain::{Cut, Durability, NewGrant, NewTurn, Rows, TaskRow};
+use crate::brain::{Cut, Durability, NewGrant, NewKnowledge, NewTurn, Rows, TaskRow};
 use crate::models::{Content, Media};
 
 /// See the module. What it holds is written in its order.
@@ -32,6 +33,8 @@ pub(super) enum Write {
     Ask(HitlRequest),
     Settle(HitlId),
     Grant(NewGrant),
+    Knowledge(NewKnowledge),
+    Recalled(MemoryKind, String),
 }
 
 impl Record {
@@ -117,6 +120,18 @@ impl Record {
         self.write(Write::Grant(grant))
     }
 
+    /// Something is known from here on.
+    #[must_use]
+    pub fn knowledge(self, record: NewKnowledge) -> Self {
+        self.write(Write::Knowledge(record))
+    }
+
+    /// The turn was told what is remembered. Its opening must be before it in the same record.
+    #[must_use]
+    pub fn recalled(self, kind: MemoryKind, id: String) -> Self {
+        self.write(Write::Recalled(kind, id))
+    }
+
     /// The commit must hold against power loss.
     #[must_use]
     pub fn against_power_loss(mut self) -> Self {
@@ -154,6 +169,8 @@ impl Write {
             Self::Ask(request) => rows.insert_pending(task, turn_id, request),
             Self::Settle(request_id) => rows.delete_pending(*request_id),
             Self::Grant(grant) => rows.insert_grant(task, grant, at),
+            Self::Knowledge(record) => rows.save_knowledge_of(record, task, at),
+            Self::Recalled(kind, id) => rows.insert_recalled(task, *kind, id),
         }
     }
 }

@@ -17,9 +17,10 @@ use tokio_util::sync::CancellationToken;
 
 use super::*;
 use crate::agent::Means;
+use crate::catalog::Catalog;
 use crate::models::config::Sources;
 use crate::testing::{HastyClock, Seen, parse_sse, within};
-use crate::tools::Toolbox;
+use crate::tools::{Allowed, Outputs, Setup, Toolbox};
 
 pub(crate) const KEY: &str = "sk-svc-right";
 
@@ -114,12 +115,21 @@ impl Running {
         let brain = Brain::open(&folder.join("brain.sqlite")).unwrap();
         let clock: Arc<dyn Clock> = Arc::new(HastyClock::new());
         let in_force = Arc::new(InForce::open(Sources::new(env, Some(folder)), &brain).unwrap());
+        let setup = Setup {
+            workspace: folder.join("workspace"),
+            brain: brain.clone(),
+            catalog: Catalog::default(),
+            leash: None,
+            web: Allowed::default(),
+        };
         let means = Means {
             gateway: Arc::clone(in_force.gateway()),
-            toolbox: Toolbox::built_in(&folder.join("workspace")),
+            toolbox: Toolbox::built_in(&setup),
             clock: Arc::clone(&clock),
             soul: "You are a test.".into(),
-            catalog: crate::catalog::Catalog::default(),
+            catalog: Catalog::default(),
+            leash: setup.leash,
+            outputs: Outputs::new(&setup.workspace),
             set_aside: Arc::default(),
             reactive: true,
             hitl_ttl: Duration::from_hours(72),

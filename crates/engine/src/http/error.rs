@@ -11,10 +11,11 @@ impl From<AgentError> for ApiError {
             AgentError::Invalid(_) => ErrorCode::InvalidRequest,
             AgentError::UnknownTask => ErrorCode::TaskNotFound,
             AgentError::UnknownMessage(_) => ErrorCode::MessageNotFound,
+            AgentError::UnknownRecord(_) => ErrorCode::NotFound,
             AgentError::NotRunning => ErrorCode::TaskNotRunning,
             AgentError::NotPending => ErrorCode::HitlNotPending,
             AgentError::Busy => ErrorCode::TaskBusy,
-            AgentError::TooManyTurns | AgentError::TooMuchWaiting => {
+            AgentError::TooManyTurns | AgentError::TooManyCalls | AgentError::TooMuchWaiting => {
                 return Self::new(ErrorCode::Overloaded, error.to_string()).retry_after(1);
             }
             AgentError::Stopping => {

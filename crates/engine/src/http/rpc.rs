@@ -10,18 +10,19 @@ use serde_json::{Map, Value, json};
 use service::http::{ApiError, Json, fields};
 
 use super::auth::Authenticated;
-use super::{Shared, State, rpc_gateway};
+use super::{Shared, State, rpc_gateway, rpc_memory, rpc_tools};
 
 /// Calls a method, or an operation of a subsystem.
 #[utoipa::path(
     post, path = "/rpc", request_body = RpcCall, security(("engine_key" = [])),
     responses(
         (status = 200, body = RpcResult<RpcOutcome>),
-        (status = 400, body = RpcError, description = "INVALID_REQUEST"),
+        (status = 400, body = RpcError, description = "INVALID_REQUEST, TOOL_DENIED, TOOL_FAILED"),
         (status = 401, body = RpcError, description = "INVALID_ENGINE_KEY"),
         (status = 404, body = RpcError, description = "METHOD_NOT_FOUND"),
         (status = 413, body = RpcError, description = "PAYLOAD_TOO_LARGE"),
         (status = 500, body = RpcError, description = "INTERNAL_ERROR"),
+        (status = 503, body = RpcError, description = "SHUTTING_DOWN, OVERLOADED"),
     ),
 )]
 pub(super) async fn rpc(
@@ -31,8 +32,8 @@ pub(super) async fn rpc(
     let RpcCall { method, params, subsystem, op, parameters } = call;
     let result = match (method, subsystem) {
         (Some(method), None) => {
-            params.ok_or_else(|| invalid("`params`: must be an object; `method` needs it"))?;
-            by_method(&method)?
+            let params = params.ok_or_else(|| invalid("`params`: must be an object; `method` needs it"))?;
+            by_method(&shared, &method, params).await?
         }
         (None, Some(subsystem)) => {
             let op = op.ok_or_else(|| invalid("`op`: must be a text; `subsystem` needs it"))?;
@@ -43,19 +44,30 @@ pub(super) async fn rpc(
     Ok(axum::Json(RpcResult { result }))
 }
 
-fn by_method(method: &str) -> Result<RpcOutcome, ApiError> {
-    match method {
-        "rpc.methods" => Ok(RpcOutcome::Methods(methods())),
-        _ => Err(ApiError::new(
-            ErrorCode::MethodNotFound,
-            "`method`: there is no such method; `rpc.methods` lists those there are",
-        )),
+async fn by_method(
+    shared: &Shared,
+    method: &str,
+    params: Map<String, Value>,
+) -> Result<RpcOutcome, ApiError> {
+    if method == "rpc.methods" {
+        return Ok(RpcOutcome::Methods(methods(shared)));
     }
+    let outcome = match method.split_once('.') {
+        Some(("tool", tool)) => return rpc_tools::call(shared, tool, params).await,
+        Some(("memory", op)) => rpc_memory::call(shared, op, params).await?,
+        _ => None,
+    };
+    outcome.ok_or_else(|| {
+        let message = "`method`: there is no such method; `rpc.methods` lists those there are";
+        ApiError::new(ErrorCode::MethodNotFound, message)
+    })
 }
 
-fn methods() -> RpcMethods {
+fn methods(shared: &Shared) -> RpcMethods {
     let params = json!({"type": "object", "properties": {}});
-    RpcMethods { methods: vec![RpcMethod { method: "rpc.methods".to_owned(), params }] }
+    let itself = RpcMethod { method: "rpc.methods".to_owned(), params };
+    let others = rpc_memory::methods().chain(rpc_tools::methods(shared));
+    RpcMethods { methods: std::iter::once(itself).chain(others).collect() }
 }
 
 /// What `set_key_hash` takes.

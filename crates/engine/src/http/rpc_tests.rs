@@ -78,7 +78,7 @@ async fn a_call_is_of_one_form_and_whole() {
 #[tokio::test]
 async fn what_there_is_not_is_not_found() {
     let app = App::start().await;
-    let form_a = ["skill.none", "tool.shell", "memory.search", "rpc", "rpc.methods.x", ""]
+    let form_a = ["skill.none", "tool.shell", "memory.dream", "memory", "rpc", "rpc.methods.x", ""]
         .map(|method| json!({"method": method, "params": {}}));
     let form_b = [
         ("control", "sleep"),
@@ -95,11 +95,39 @@ async fn what_there_is_not_is_not_found() {
 }
 
 #[tokio::test]
+async fn a_tool_is_called_without_a_turn_and_without_leave() {
+    let app = App::start().await;
+    let call = |tool: &str, params: Value| json!({"method": format!("tool.{tool}"), "params": params});
+    let write = call("write_file", json!({"path": "a.txt", "content": "green"}));
+    assert_eq!(result(&app, KEY, write).await, json!({"output": "wrote 5 bytes to `a.txt`"}));
+    let read = call("read_file", json!({"path": "a.txt"}));
+    assert_eq!(result(&app, KEY, read).await, json!({"output": "green"}));
+    for (params, reason) in [(json!({"path": "b.txt"}), "no such file"), (json!({}), "path")] {
+        let failed = call_with(&app, KEY, call("read_file", params).to_string()).await;
+        let message = flat(failed, 400, "TOOL_FAILED").await;
+        assert!(message.contains(reason), "{message}");
+    }
+    for tool in ["ask_user", "nothing", ""] {
+        let unknown = call_with(&app, KEY, call(tool, json!({"question": "?"})).to_string()).await;
+        flat(unknown, 404, "METHOD_NOT_FOUND").await;
+    }
+    app.stop().await;
+}
+
+#[tokio::test]
 async fn the_methods_are_listed_with_what_they_take() {
     let app = App::start().await;
     let listed = result(&app, KEY, json!({"method": "rpc.methods", "params": {}})).await;
+    let methods = listed["methods"].as_array().unwrap();
     let params = json!({"type": "object", "properties": {}});
-    assert_eq!(listed, json!({"methods": [{"method": "rpc.methods", "params": params}]}));
+    assert_eq!(methods[0], json!({"method": "rpc.methods", "params": params}));
+    let named = |name: &str| methods.iter().find(|method| method["method"] == name);
+    assert_eq!(named("tool.read_file").unwrap()["params"]["required"], json!(["path"]));
+    let memory = ["memory.search", "memory.save", "memory.list", "memory.delete"];
+    assert!(memory.into_iter().all(|name| named(name).is_some()), "{listed}");
+    assert!(methods.iter().all(|method| method["params"]["type"] == "object"), "{listed}");
+    // It asks a person, whom nobody could show it to.
+    assert_eq!(named("tool.ask_user"), None);
     app.stop().await;
 }
 

@@ -1,11 +1,14 @@
-//! Busted prompt caches. Over a whole task each request has the one before as a prefix, cache marks aside.
+//! Busted prompt caches. Over a whole task each request has the one before as a prefix, cache marks aside, also where
+//! turns are told what is remembered.
 
 use std::collections::BTreeMap;
 
+use contract::memory::Source;
 use serde_json::json;
 use serde_json::value::RawValue;
 use strict_provider::{CacheAccount, CapturedRequest, Reply, Wire};
 
+use crate::agent::recall_tests::{know, recalled};
 use crate::agent::rig::{Rig, WIRES};
 
 /// Asserts that a request begins as the one before, byte for byte: its tools, its system prompt, its messages.
@@ -53,18 +56,33 @@ fn turn(number: usize) -> Vec<Reply> {
             Reply::of_text("There."),
         ],
         1 => vec![Reply::new().thinking("Easy.").text("I know that.")],
-        2 => vec![calls.redacted_thinking(), Reply::of_text("Found.")],
-        _ => vec![calls, Reply::of_text("Again.")],
+        2 => vec![
+            calls
+                .redacted_thinking()
+                .tool_use("memory_save", json!({"content": format!("Step {number} is done.")})),
+            Reply::of_text("Found."),
+        ],
+        _ => vec![calls.tool_use("memory_search", json!({"query": "step"})), Reply::of_text("Again.")],
     }
+}
+
+/// In how many of its messages a conversation tells what is remembered.
+fn notes(request: &CapturedRequest) -> usize {
+    String::from_utf8_lossy(&request.raw).matches("[Recalled from memory").count()
 }
 
 async fn thirty_turns(wire: Wire) -> (Vec<CapturedRequest>, CacheAccount) {
     let mut rig = Rig::new(wire).await;
     for number in 0..30 {
+        // Every second question is about something that is known by then.
+        if number % 2 == 0 {
+            know(&rig, &format!("River {number} flows through Elbonia {number}."), Source::User, None).await;
+        }
         rig.provider.enqueue_all(turn(number));
         let message =
-            format!("Question {number}, of some length, so that the conversation grows as they do.");
-        rig.run(json!({"task_id": "t", "message": message, "super_thinking": true})).await;
+            format!("Question {number}, of some length: which land does river {number} flow through?");
+        let events = rig.run(json!({"task_id": "t", "message": message, "super_thinking": true})).await;
+        assert_eq!(recalled(&events).is_empty(), number % 2 == 1, "{number}");
         if number % 10 == 9 {
             rig.restart().await;
         }
@@ -78,6 +96,7 @@ async fn lesson_e12_each_request_has_the_one_before_as_its_beginning() {
     for wire in WIRES {
         let (requests, account) = thirty_turns(wire).await;
         assert!(requests.len() > 50);
+        assert_eq!(notes(requests.last().unwrap()), 15);
         // As the vendor bills it: for Anthropic by the marks, for the others from the first 1,024 tokens on.
         let share = account.read_percent();
         assert!(share >= 90, "{wire:?}: {share} % were read from the cache");

@@ -1,13 +1,17 @@
 //! Cancel that does not stop. Wherever a turn is, it is over at once, and the task goes on.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use strict_provider::{Fault, Gate, Refusal, Reply};
+use service::clock::{Clock as _, SystemClock};
+use strict_provider::{Fault, Gate, Refusal, Reply, Wire};
 
+use super::children::alive;
 use crate::agent::rig::{Gated, Rig, WIRES, check_turn, final_text};
+use crate::catalog::AgentSpec;
 use crate::channel::Reader;
-use crate::testing::{Seen, next_events, read_until, task_id, within};
+use crate::testing::{Seen, can_confine, next_events, read_until, task_id, within};
 
 /// How long a cancelled turn may still go on.
 const AT_ONCE: Duration = Duration::from_millis(250);
@@ -117,6 +121,49 @@ async fn lesson_e15_a_turn_is_cancelled_while_a_person_is_asked() {
         let seen = read_until(&mut reader, |event| event.kind == "hitl_request").await;
         cancel(&rig, reader, seen).await;
         assert!(within(rig.agent.pending()).await.unwrap().is_empty());
+        goes_on(&rig).await;
+    }
+}
+
+fn sleeper() -> AgentSpec {
+    AgentSpec {
+        name: "sleeper".into(),
+        description: "Sleeps.".into(),
+        model: None,
+        tools: None,
+        max_turns: 5,
+        max_tokens: None,
+        prompt: "You sleep.".into(),
+    }
+}
+
+#[tokio::test]
+async fn lesson_e15_a_turn_is_cancelled_while_a_program_runs_and_no_child_of_it_is_left() {
+    if !can_confine() {
+        return;
+    }
+    for of_agent in [false, true] {
+        let mut rig = Rig::new(Wire::AnthropicMessages).await;
+        rig.allow_all().await;
+        let mark = format!("{}.{}", 99 + u8::from(of_agent), std::process::id());
+        let command = format!("trap '' TERM INT; setsid sleep {mark} & sleep {mark} & sleep {mark}");
+        let call = Reply::new().tool_use("shell", json!({"command": command}));
+        if of_agent {
+            rig.agents = vec![Arc::new(sleeper())];
+            rig.restart().await;
+            rig.provider
+                .enqueue(Reply::new().tool_use("run_agent", json!({"agent": "sleeper", "task": "Sleep."})));
+        }
+        rig.provider.enqueue(call);
+        let reader = begin(&rig).await;
+        within(async {
+            while alive(&mark).len() < 3 {
+                SystemClock::new().sleep(Duration::from_millis(5)).await;
+            }
+        })
+        .await;
+        cancel(&rig, reader, Vec::new()).await;
+        assert_eq!(alive(&mark), [""; 0]);
         goes_on(&rig).await;
     }
 }

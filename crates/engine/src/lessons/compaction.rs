@@ -9,7 +9,7 @@ use futures::future::BoxFuture;
 use serde_json::json;
 use strict_provider::{CapturedRequest, Fault, Refusal, Reply, Wire};
 
-use crate::agent::rig::{Rig, WIRES, failure, final_text};
+use crate::agent::rig::{Rig, WIRES, failure, final_text, gateway_of};
 use crate::models::ToolSpec;
 use crate::testing::Seen;
 use crate::tools::{Invocation, Permission, Tool, ToolError, ToolOutput, ToolStep};
@@ -37,7 +37,7 @@ impl Tool for Dump {
         self.runs.fetch_add(1, Ordering::AcqRel);
         let bytes = usize::try_from(input["bytes"].as_u64().unwrap()).unwrap();
         let text = format!("HEAD{}TAIL", "x".repeat(bytes));
-        Box::pin(async { Ok(ToolStep::Done(ToolOutput { text, working_memory: Vec::new() })) })
+        Box::pin(async { Ok(ToolStep::Done(ToolOutput { text, ..ToolOutput::default() })) })
     }
 }
 
@@ -140,9 +140,26 @@ async fn lesson_e06_a_conversation_that_is_too_long_is_summarised_and_goes_on() 
 #[tokio::test]
 async fn lesson_e06_one_huge_result_is_shortened_before_it_is_sent() {
     for wire in WIRES {
-        let rig = Rig::with_tools(wire, tools()).await;
+        let mut rig = Rig::with_tools(wire, tools()).await;
         rig.provider.enqueue_all([
-            Reply::new().thinking("How much is it?").tool_use("dump", json!({"bytes": 5_000_000})),
+            Reply::new().tool_use("dump", json!({"bytes": 5_000_000})),
+            Reply::of_text("That was too much."),
+        ]);
+        let events = rig.run(json!({"task_id": "file", "message": "dump it"})).await;
+        assert_eq!(final_text(&events), "That was too much.");
+        let last = rig.last_request();
+        let sent = String::from_utf8_lossy(&last.raw);
+        assert!(last.raw.len() < 50_000, "{} bytes", last.raw.len());
+        assert!(sent.contains("HEADxxx") && sent.contains("xxxTAIL") && sent.contains("is in the file"));
+
+        // The longest result that is not put into a file is more than this model takes.
+        let mut gateway = gateway_of(&rig.provider, &[(wire, "test-1")]);
+        for model in gateway["models"].as_object_mut().unwrap().values_mut() {
+            model["context_window"] = 20_000.into();
+        }
+        rig.configure(&gateway).await;
+        rig.provider.enqueue_all([
+            Reply::new().thinking("How much is it?").tool_use("dump", json!({"bytes": 65_000})),
             Reply::of_text("That was much."),
         ]);
         let message = json!({"task_id": "t", "message": "dump it", "super_thinking": true});
@@ -152,7 +169,7 @@ async fn lesson_e06_one_huge_result_is_shortened_before_it_is_sent() {
         assert_eq!(compaction.reason, CompactionReason::Threshold);
         let last = rig.last_request();
         let sent = String::from_utf8_lossy(&last.raw);
-        assert!(last.raw.len() < 400_000, "{} bytes", last.raw.len());
+        assert!(last.raw.len() < 50_000, "{} bytes", last.raw.len());
         assert!(sent.contains("HEADxxx") && sent.contains("xxxTAIL") && sent.contains("characters left out"));
         assert!(sent.contains("dump it"));
         rig.provider.assert_no_refusals();
@@ -208,6 +225,6 @@ impl Tool for Skill {
 
     fn run(&self, _: Invocation) -> BoxFuture<'_, Result<ToolStep, ToolError>> {
         let text = "Knead for ten minutes.".into();
-        Box::pin(async { Ok(ToolStep::Done(ToolOutput { text, working_memory: Vec::new() })) })
+        Box::pin(async { Ok(ToolStep::Done(ToolOutput { text, ..ToolOutput::default() })) })
     }
 }

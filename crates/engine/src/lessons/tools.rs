@@ -93,7 +93,7 @@ impl Tool for Appends {
         Box::pin(async move {
             Appends::run(self, invocation.input["n"].as_u64().unwrap()).await;
             let text = "appended".into();
-            Ok(ToolStep::Done(ToolOutput { text, working_memory: Vec::new() }))
+            Ok(ToolStep::Done(ToolOutput { text, ..ToolOutput::default() }))
         })
     }
 }

@@ -123,6 +123,11 @@ impl Gateway {
         self.state().routes.clone().map_err(ModelError::from)
     }
 
+    /// How many tokens the context window of the model that answers has; 0 where none is configured.
+    pub fn window(&self) -> u64 {
+        self.routes().ok().and_then(|routes| Some(routes.chain.first()?.context_window)).unwrap_or_default()
+    }
+
     /// The model that answers.
     ///
     /// # Errors

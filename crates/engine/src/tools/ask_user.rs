@@ -15,6 +15,8 @@ const MAX_OPTIONS: usize = 20;
 const MAX_OPTION: usize = 200;
 
 /// See the module.
+pub(crate) const NAME: &str = "ask_user";
+
 pub(super) struct AskUser;
 
 #[derive(Deserialize)]
@@ -26,7 +28,7 @@ struct Input {
 impl Tool for AskUser {
     fn spec(&self) -> ToolSpec {
         ToolSpec {
-            name: "ask_user".into(),
+            name: NAME.into(),
             description: "Asks the user a question and waits for the answer. Use it where only the user can \
                           decide or knows."
                 .into(),
@@ -53,12 +55,16 @@ impl Tool for AskUser {
         Permission::Allow
     }
 
+    fn needs_turn(&self) -> bool {
+        true
+    }
+
     fn run(&self, invocation: Invocation) -> BoxFuture<'_, Result<ToolStep, ToolError>> {
         Box::pin(async move {
             let question = question(parse(invocation.input)?)?;
             Ok(match invocation.answers.into_iter().next_back() {
                 None => ToolStep::Ask(question),
-                Some(given) => ToolStep::Done(ToolOutput { text: given.answer, working_memory: Vec::new() }),
+                Some(given) => ToolStep::Done(ToolOutput { text: given.answer, ..ToolOutput::default() }),
             })
         })
     }
@@ -85,12 +91,14 @@ fn question(Input { question, options }: Input) -> Result<Question, ToolError> {
 mod tests {
     use serde_json::Value;
 
+    use contract::CallId;
+
     use super::*;
     use crate::tools::PersonsAnswer;
 
     async fn run(input: Value, answers: &[&str]) -> Result<ToolStep, ToolError> {
         let answers = answers.iter().map(|answer| PersonsAnswer { answer: (*answer).into() }).collect();
-        AskUser.run(Invocation { input, answers }).await
+        AskUser.run(Invocation { call_id: CallId::new(), task: None, input, answers }).await
     }
 
     fn asks(text: &str, options: Option<&[&str]>) -> ToolStep {
@@ -102,7 +110,7 @@ mod tests {
     async fn asks_first_and_gives_the_answer_when_run_again() {
         let input = json!({"question": "Which colour?", "options": ["red", "green"]});
         assert_eq!(run(input.clone(), &[]).await, Ok(asks("Which colour?", Some(&["red", "green"]))));
-        let answered = ToolStep::Done(ToolOutput { text: "blue".into(), working_memory: Vec::new() });
+        let answered = ToolStep::Done(ToolOutput { text: "blue".into(), ..ToolOutput::default() });
         assert_eq!(run(input, &["blue"]).await, Ok(answered));
         for free in [json!({"question": "Why?"}), json!({"question": "Why?", "options": []})] {
             assert_eq!(run(free, &[]).await, Ok(asks("Why?", None)));

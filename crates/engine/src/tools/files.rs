@@ -10,7 +10,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags};
+use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 use uuid::Uuid;
 
@@ -84,6 +84,11 @@ impl Workspace {
         Ok(Place { folder, name, path })
     }
 
+    /// Whether `path` leads to nothing, its folder perhaps included.
+    pub(super) fn is_missing(&self, path: &str) -> bool {
+        self.root().is_ok_and(|root| open_beneath(&root, path, FOLDER).err() == Some(Errno::NOENT))
+    }
+
     fn root(&self) -> Result<OwnedFd, ToolError> {
         let unusable = |error: io::Error| ToolError(format!("the workspace cannot be used: {error}"));
         std::fs::create_dir_all(&self.root).map_err(unusable)?;
@@ -106,7 +111,7 @@ impl Workspace {
         let text = tokio::task::spawn_blocking(move || work(workspace))
             .await
             .map_err(|error| ToolError(format!("the tool failed: {error}")))??;
-        Ok(ToolStep::Done(ToolOutput { text, working_memory: Vec::new() }))
+        Ok(ToolStep::Done(ToolOutput { text, ..ToolOutput::default() }))
     }
 }
 
@@ -130,6 +135,11 @@ impl Place<'_> {
         }
     }
 
+    /// Whether there is something.
+    pub(super) fn exists(&self) -> Result<bool, ToolError> {
+        self.mode().map(|mode| mode.is_some())
+    }
+
     /// Replaces the file, or makes it. Who reads it sees the old content or the new, never a part.
     pub(super) fn replace(&self, content: &str) -> Result<(), ToolError> {
         let mode = self.mode()?;
@@ -143,6 +153,45 @@ impl Place<'_> {
             let _ = rustix::fs::unlinkat(&self.folder, &temporary, AtFlags::empty());
             failed(error)
         })
+    }
+
+    /// Makes the file anew, to be written bit by bit. One that is there is removed, whatever it is but a folder.
+    pub(super) fn create(&self) -> Result<File, ToolError> {
+        let failed =
+            |error: Errno| ToolError(format!("`{}` cannot be made: {}", self.path, io::Error::from(error)));
+        match rustix::fs::unlinkat(&self.folder, self.name, AtFlags::empty()) {
+            Ok(()) | Err(Errno::NOENT) => {}
+            Err(error) => return Err(failed(error)),
+        }
+        // Between the two nothing can be put there that is followed: it must be new.
+        let create = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+        rustix::fs::openat(&self.folder, self.name, create, FILE_MODE).map(File::from).map_err(failed)
+    }
+
+    /// The names and sizes of the files in the same folder whose names are `wanted`.
+    pub(super) fn siblings(&self, wanted: impl Fn(&str) -> bool) -> io::Result<Vec<(String, u64)>> {
+        let folder = open_beneath(&self.folder, ".", OFlags::RDONLY | OFlags::DIRECTORY)?;
+        let mut files = Vec::new();
+        for entry in Dir::read_from(&folder)? {
+            let entry = entry?;
+            let Some(name) = entry.file_name().to_str().ok().filter(|name| wanted(name)) else { continue };
+            // It may be gone by now.
+            let Ok(stat) = rustix::fs::statat(&self.folder, name, AtFlags::SYMLINK_NOFOLLOW) else {
+                continue;
+            };
+            if FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile {
+                files.push((name.to_owned(), u64::try_from(stat.st_size).unwrap_or(0)));
+            }
+        }
+        Ok(files)
+    }
+
+    /// Removes a file of the same folder.
+    pub(super) fn remove_sibling(&self, name: &str) -> io::Result<()> {
+        match rustix::fs::unlinkat(&self.folder, name, AtFlags::empty()) {
+            Ok(()) | Err(Errno::NOENT) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
     }
 
     /// Fills the temporary file and puts it where the file belongs.

@@ -1,7 +1,7 @@
 //! `read_file` and `list_files`: what is in the workspace.
 
 use std::fs::File;
-use std::io::{self, Read as _};
+use std::io::{self, Read as _, Seek as _, SeekFrom};
 
 use futures::future::BoxFuture;
 use rustix::fs::{Dir, FileType, OFlags};
@@ -9,11 +9,15 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::files::{Workspace, cannot_read, is_temporary, not_a_file};
+use super::spill::is_inside_character;
 use super::{Invocation, Permission, Tool, ToolError, ToolStep, parse};
 use crate::models::ToolSpec;
 
-/// How much of a file the model is given.
-const MAX_BYTES: u64 = 64 * 1024;
+/// How much of a file the model is given at once, in bytes. What is said about it fits beside it into what a result
+/// may have.
+const MAX_BYTES: u64 = 63 * 1024;
+/// A character has at most so many bytes.
+const MAX_CHARACTER: usize = 4;
 /// How many entries of a folder the model is given.
 const MAX_ENTRIES: usize = 1_000;
 
@@ -33,12 +37,34 @@ fn path_schema(what: &str) -> Value {
 /// See the module.
 pub(super) struct ReadFile(pub(super) Workspace);
 
+#[derive(Deserialize)]
+struct ReadInput {
+    path: String,
+    offset: Option<u64>,
+    limit: Option<u64>,
+}
+
 impl Tool for ReadFile {
     fn spec(&self) -> ToolSpec {
         ToolSpec {
             name: "read_file".into(),
-            description: "Reads a text file of the workspace.".into(),
-            input_schema: path_schema("The file, relative to the workspace."),
+            description: format!(
+                "Reads a text file of the workspace, at most {MAX_BYTES} bytes at once. Where there is more, the \
+                 result says with which `offset` to read on."
+            ),
+            input_schema: json!({
+                "type": "object",
+                "properties": {
+                    "path": {"type": "string", "description": "The file, relative to the workspace."},
+                    "offset": {
+                        "type": "integer",
+                        "minimum": 0,
+                        "description": "The byte to begin at; 0 is the first.",
+                    },
+                    "limit": {"type": "integer", "minimum": 1, "description": "The most bytes to read."},
+                },
+                "required": ["path"],
+            }),
         }
     }
 
@@ -52,27 +78,65 @@ impl Tool for ReadFile {
 
     fn run(&self, invocation: Invocation) -> BoxFuture<'_, Result<ToolStep, ToolError>> {
         Box::pin(async move {
-            let PathInput { path } = parse(invocation.input)?;
-            self.0.blocking(move |workspace| read(&workspace, &path)).await
+            let input = parse(invocation.input)?;
+            self.0.blocking(move |workspace| read(&workspace, &input)).await
         })
     }
 }
 
-fn read(workspace: &Workspace, path: &str) -> Result<String, ToolError> {
+fn read(workspace: &Workspace, ReadInput { path, offset, limit }: &ReadInput) -> Result<String, ToolError> {
     let failed = |error: io::Error| cannot_read(path, &error);
-    let file = File::from(workspace.open(path, OFlags::empty())?);
+    let mut file = File::from(workspace.open(path, OFlags::empty())?);
     let metadata = file.metadata().map_err(failed)?;
     if !metadata.is_file() {
         return Err(not_a_file(path));
     }
-    let mut bytes = Vec::new();
-    file.take(MAX_BYTES).read_to_end(&mut bytes).map_err(failed)?;
-    let mut text = String::from_utf8_lossy(&bytes).into_owned();
-    if metadata.len() > MAX_BYTES {
-        let cut = format!("\n[cut: the first {MAX_BYTES} of {} bytes]", metadata.len());
-        text.push_str(&cut);
+    let (offset, size) = (offset.unwrap_or(0), metadata.len());
+    if offset > size {
+        return Err(ToolError(format!("`{path}` has {size} bytes, so none at offset {offset}")));
     }
-    Ok(text)
+    let limit = limit.unwrap_or(MAX_BYTES).clamp(1, MAX_BYTES);
+    file.seek(SeekFrom::Start(offset)).map_err(failed)?;
+    let mut bytes = Vec::new();
+    // With room for the whole of a character that is begun before the limit.
+    let room = limit.saturating_add(u64::try_from(2 * MAX_CHARACTER).unwrap_or(0));
+    file.take(room).read_to_end(&mut bytes).map_err(failed)?;
+    let Part { skipped, text, len } = part(&bytes, usize::try_from(limit).unwrap_or(usize::MAX), offset > 0);
+    let begin = offset.saturating_add(u64::try_from(skipped).unwrap_or(0));
+    let end = begin.saturating_add(u64::try_from(len).unwrap_or(0));
+    Ok(if end < size {
+        format!("{text}\n[cut: bytes {begin} to {end} of {size}; read on with `offset` {end}]")
+    } else {
+        text
+    })
+}
+
+/// A part of a file.
+struct Part {
+    /// How many bytes before it belong to a character that began before the offset.
+    skipped: usize,
+    /// The part, with marks in place of what is no UTF-8.
+    text: String,
+    /// How many bytes it has in the file.
+    len: usize,
+}
+
+/// About the first `limit` of `bytes`, from the start of a character to the end of one. `inside` tells whether they
+/// may begin in the middle of a character.
+fn part(bytes: &[u8], limit: usize, inside: bool) -> Part {
+    let cut_off = |bytes: &[u8]| {
+        bytes.iter().take(MAX_CHARACTER - 1).take_while(|byte| is_inside_character(**byte)).count()
+    };
+    let skipped = if inside { cut_off(bytes) } else { 0 };
+    let bytes = bytes.get(skipped..).unwrap_or_default();
+    let upto = |end: usize| bytes.get(..end).unwrap_or(bytes);
+    let mut whole = upto(limit.min(bytes.len()));
+    whole = upto(whole.len() + cut_off(bytes.get(whole.len()..).unwrap_or_default()));
+    if std::str::from_utf8(whole).is_err() {
+        // The marks take up to three times as much as what they stand for.
+        whole = upto(whole.len().min((limit / 3).max(1)));
+    }
+    Part { skipped, text: String::from_utf8_lossy(whole).into_owned(), len: whole.len() }
 }
 
 /// See the module.
@@ -134,8 +198,14 @@ fn list(workspace: &Workspace, path: &str) -> Result<String, ToolError> {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
     use crate::tools::rig::Rig;
+
+    fn read(workspace: &Workspace, path: &str) -> Result<String, ToolError> {
+        super::read(workspace, &ReadInput { path: path.into(), offset: None, limit: None })
+    }
 
     #[test]
     fn reads_and_lists_what_is_inside() {
@@ -168,10 +238,57 @@ mod tests {
     }
 
     #[test]
-    fn a_large_file_is_cut_and_says_so() {
+    fn a_large_file_is_read_bit_by_bit() {
         let rig = Rig::new();
-        rig.put("large", "x".repeat(100_000));
-        let text = read(&rig.workspace, "large").unwrap();
-        assert!(text.ends_with("[cut: the first 65536 of 100000 bytes]") && text.len() < 70_000);
+        rig.put("large", "grün ".repeat(20_000));
+        let read = |offset, limit| {
+            super::read(&rig.workspace, &ReadInput { path: "large".into(), offset, limit }).unwrap()
+        };
+        let text = read(None, None);
+        assert!(text.ends_with("\n[cut: bytes 0 to 64512 of 120000; read on with `offset` 64512]"), "{text}");
+        let rest = read(Some(64_512), Some(1 << 40));
+        assert_eq!(text.split("\n[cut").next().unwrap().to_owned() + &rest, "grün ".repeat(20_000));
+        assert_eq!(read(Some(3), Some(2)), "n \n[cut: bytes 4 to 6 of 120000; read on with `offset` 6]");
+        assert_eq!(read(Some(120_000), None), "");
+        let input = ReadInput { path: "large".into(), offset: Some(120_001), limit: None };
+        assert!(super::read(&rig.workspace, &input).unwrap_err().0.contains("120000 bytes"));
+    }
+
+    #[test]
+    fn bytes_that_are_no_text_are_read_too() {
+        let rig = Rig::new();
+        rig.put("bytes", vec![0xff; 100_000]);
+        let text = read(&rig.workspace, "bytes").unwrap();
+        assert!(text.len() < 64 * 1024 && text.contains("read on with `offset` 21504"), "{}", text.len());
+    }
+
+    proptest! {
+        #[test]
+        fn read_in_parts_a_text_is_whole(text in ".{0,40}", limit in 1_usize..20) {
+            let (mut offset, mut read) = (0, String::new());
+            while offset < text.len() {
+                let bytes = &text.as_bytes()[offset..];
+                let Part { skipped, text, len } = part(&bytes[..bytes.len().min(limit + 8)], limit, offset > 0);
+                prop_assert_eq!(skipped, 0);
+                prop_assert!(len > 0);
+                read.push_str(&text);
+                offset += len;
+            }
+            prop_assert_eq!(read, text);
+        }
+
+        #[test]
+        fn any_bytes_are_read_to_their_end(
+            bytes in prop::collection::vec(any::<u8>(), 0..60),
+            limit in 1_usize..20,
+        ) {
+            let mut offset = 0;
+            while offset < bytes.len() {
+                let ahead = &bytes[offset..];
+                let Part { skipped, text, len } = part(&ahead[..ahead.len().min(limit + 8)], limit, offset > 0);
+                prop_assert!(skipped + len > 0 && text.len() <= 3 * len.max(1));
+                offset += skipped + len;
+            }
+        }
     }
 }

@@ -3,12 +3,15 @@
 use std::os::unix::fs::symlink;
 use std::path::PathBuf;
 
+use contract::CallId;
 use rustix::fs::{CWD, FileType, Mode};
 use serde_json::Value;
 use tempfile::TempDir;
 
 use super::files::Workspace;
-use super::{Invocation, Tool, ToolError, ToolStep};
+use super::program::Programs;
+use super::{Invocation, Outputs, Tool, ToolError, ToolStep};
+use crate::testing::{leash, within};
 
 /// See the module.
 pub(super) struct Rig {
@@ -27,6 +30,36 @@ impl Rig {
     /// Where `path` of the workspace really is.
     pub(super) fn path(&self, path: &str) -> PathBuf {
         self.folder.path().join("workspace").join(path)
+    }
+
+    /// A folder beside the workspace that programs may read.
+    pub(super) fn catalog(&self) -> PathBuf {
+        let catalog = self.folder.path().join("catalog");
+        std::fs::create_dir_all(&catalog).unwrap();
+        catalog
+    }
+
+    /// What runs programs in the workspace.
+    pub(super) fn programs(&self) -> Programs {
+        Programs::new(leash(&self.path(""), &self.catalog()), self.outputs())
+    }
+
+    /// Where long output goes: into the workspace.
+    pub(super) fn outputs(&self) -> Outputs {
+        Outputs::new(&self.path(""))
+    }
+
+    /// Waits until a program has written this file of the workspace.
+    pub(super) async fn written(&self, path: &str) -> String {
+        within(async {
+            loop {
+                match std::fs::read_to_string(self.path(path)) {
+                    Ok(text) if text.ends_with('\n') => return text.trim().to_owned(),
+                    _ => tokio::time::sleep(std::time::Duration::from_millis(5)).await,
+                }
+            }
+        })
+        .await
     }
 
     /// Puts a file into the workspace.
@@ -88,8 +121,23 @@ impl Rig {
 
 /// Runs a tool to its end.
 pub(super) async fn run(tool: &dyn Tool, input: Value) -> Result<String, ToolError> {
-    match tool.run(Invocation { input, answers: Vec::new() }).await? {
+    match tool.run(Invocation { call_id: CallId::new(), task: None, input, answers: Vec::new() }).await? {
         ToolStep::Done(output) => Ok(output.text),
         ToolStep::Ask(question) => panic!("it asks {question:?}"),
     }
+}
+
+/// Waits until there is no process of this id any more.
+pub(crate) async fn gone(pid: &str) {
+    within(async {
+        // One that has ended, but that nobody has waited for yet, is gone too.
+        let runs = || {
+            let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+            stat.rsplit(") ").next().is_some_and(|state| !state.is_empty() && !state.starts_with('Z'))
+        };
+        while runs() {
+            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+        }
+    })
+    .await;
 }

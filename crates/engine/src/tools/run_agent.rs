@@ -47,15 +47,16 @@ impl Tool for RunAgent {
     fn spec(&self) -> ToolSpec {
         let agents: Vec<String> =
             self.agents.iter().map(|agent| format!("{}: {}", agent.name, agent.description)).collect();
-        let description = format!(
-            "Hands a piece of work to another agent and gives you its answer. It sees nothing of this conversation, \
-             so tell it all that it needs to know. The agents:\n{}",
-            agents.join("\n")
-        );
+        let description =
+            "Hands a piece of work to another agent and gives you its answer. It sees nothing of this \
+                           conversation, so tell it all that it needs to know."
+                .to_owned();
+        // Here, for the description of a tool is bounded by vendors.
+        let which = format!("Which agent:\n{}", agents.join("\n"));
         let input_schema = json!({
             "type": "object",
             "properties": {
-                "agent": {"type": "string", "enum": self.names(), "description": "Which agent."},
+                "agent": {"type": "string", "enum": self.names(), "description": which},
                 "task": {"type": "string", "description": "What it is to do, and all that it needs to know for it."},
             },
             "required": ["agent", "task"],
@@ -70,6 +71,10 @@ impl Tool for RunAgent {
 
     fn permission(&self) -> Permission {
         Permission::Allow
+    }
+
+    fn needs_turn(&self) -> bool {
+        true
     }
 
     fn delegates(&self, input: &Value) -> Option<Result<Delegation, ToolError>> {

@@ -12,6 +12,8 @@ const MAX_KEY: usize = 256;
 /// The largest value, in bytes of JSON.
 const MAX_VALUE: usize = 16 * 1024;
 
+pub(crate) const NAME: &str = "working_memory_set";
+
 pub(super) struct WorkingMemorySet;
 
 #[derive(Deserialize)]
@@ -23,7 +25,7 @@ struct Input {
 impl Tool for WorkingMemorySet {
     fn spec(&self) -> ToolSpec {
         ToolSpec {
-            name: "working_memory_set".into(),
+            name: NAME.into(),
             description:
                 "Keeps a value under a key in this task's working memory, replacing what was there. \
                           Use it for facts, plans and intermediate results that must not be lost."
@@ -47,6 +49,10 @@ impl Tool for WorkingMemorySet {
         Permission::Allow
     }
 
+    fn needs_turn(&self) -> bool {
+        true
+    }
+
     fn run(&self, invocation: Invocation) -> BoxFuture<'_, Result<ToolStep, ToolError>> {
         Box::pin(async move {
             let Input { key, value } = parse(invocation.input)?;
@@ -57,7 +63,11 @@ impl Tool for WorkingMemorySet {
                 return Err(ToolError(format!("`value` must be at most {MAX_VALUE} bytes of JSON")));
             }
             let text = format!("kept under `{key}`");
-            Ok(ToolStep::Done(ToolOutput { text, working_memory: vec![(key, value)] }))
+            Ok(ToolStep::Done(ToolOutput {
+                text,
+                working_memory: vec![(key, value)],
+                ..ToolOutput::default()
+            }))
         })
     }
 }

@@ -11,7 +11,7 @@ use crate::models::ToolSpec;
 /// The largest file that is written or edited, in bytes.
 const MAX_BYTES: usize = 1024 * 1024;
 /// How much of what is written a person is shown, in characters.
-const MAX_SHOWN: usize = 2_000;
+const MAX_SHOWN: usize = 20_000;
 
 /// See the module.
 pub(super) struct WriteFile(pub(super) Workspace);
@@ -53,11 +53,23 @@ impl Tool for WriteFile {
         let Ok(WriteInput { path, content }) = WriteInput::deserialize(input) else {
             return leave::plain(&self.spec().name, input);
         };
-        let content_shown = leave::excerpt(&content, "", MAX_SHOWN);
-        format!(
-            "Write the file {path:?}, in place of what may be there? It will hold {} bytes:\n\n{content_shown}",
-            content.len()
-        )
+        match present(&self.0, &path) {
+            Present::Text(old) => {
+                let difference = leave::difference(&old, &content, MAX_SHOWN);
+                format!("Change the file {path:?}? {difference}")
+            }
+            present => {
+                let place = match present {
+                    Present::Nothing => "the new file",
+                    _ => "the file",
+                };
+                let replaced =
+                    if matches!(present, Present::Other) { ", in place of what is there" } else { "" };
+                let shown = leave::excerpt(&content, "", MAX_SHOWN);
+                let len = content.len();
+                format!("Write {place} {path:?}{replaced}? It will hold {len} bytes:\n\n{shown}")
+            }
+        }
     }
 
     fn run(&self, invocation: Invocation) -> BoxFuture<'_, Result<ToolStep, ToolError>> {
@@ -66,6 +78,25 @@ impl Tool for WriteFile {
             self.0.blocking(move |workspace| write(&workspace, &input)).await
         })
     }
+}
+
+/// What a path leads to before it is written to.
+enum Present {
+    Nothing,
+    Text(String),
+    /// What is no text, or cannot be read.
+    Other,
+}
+
+fn present(workspace: &Workspace, path: &str) -> Present {
+    match workspace.place(path).and_then(|place| place.exists()) {
+        Ok(true) => {}
+        Ok(false) => return Present::Nothing,
+        // A folder that is missing is made when the file is written.
+        Err(_) => return if workspace.is_missing(path) { Present::Nothing } else { Present::Other },
+    }
+    let text = workspace.place(path).and_then(|place| place.read(MAX_BYTES as u64));
+    text.map_or(Present::Other, Present::Text)
 }
 
 fn write(workspace: &Workspace, WriteInput { path, content }: &WriteInput) -> Result<String, ToolError> {
@@ -122,9 +153,17 @@ impl Tool for EditFile {
     }
 
     fn leave_for(&self, input: &Value) -> String {
-        let Ok(EditInput { path, old, new, all }) = EditInput::deserialize(input) else {
+        let Ok(edit) = EditInput::deserialize(input) else {
             return leave::plain(&self.spec().name, input);
         };
+        if let Present::Text(before) = present(&self.0, &edit.path)
+            && let Ok((after, _)) = edited(&before, &edit)
+        {
+            let difference = leave::difference(&before, &after, MAX_SHOWN);
+            return format!("Edit the file {:?}? {difference}", edit.path);
+        }
+        // As things are it cannot be done; they may be otherwise by the time that it is.
+        let EditInput { path, old, new, all } = edit;
         let places = if all == Some(true) { "everywhere" } else { "in one place" };
         let mut asked = format!("Edit the file {path:?}, {places}?\n");
         for (sign, text) in [("-", old), ("+", new)] {

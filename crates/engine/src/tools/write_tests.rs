@@ -107,16 +107,16 @@ fn a_person_sees_what_will_be_written() {
     let tool = WriteFile(rig.workspace.clone());
     let asked = tool.leave_for(&json!({"path": "sub/a.txt", "content": "one\ntwo\u{1b}[2K\n"}));
     assert_snapshot!(asked, @r#"
-    Write the file "sub/a.txt", in place of what may be there? It will hold 12 bytes:
+    Write the new file "sub/a.txt"? It will hold 12 bytes:
 
     one
     two\u{1b}[2K
     "#);
-    let long = tool.leave_for(&json!({"path": "a", "content": "ü".repeat(3_000)}));
-    assert!(long.contains("It will hold 6000 bytes:\n\nüüü"), "{long}");
-    assert!(long.ends_with("ü\n[cut: the first 2000 of 3000 characters]"), "{long}");
+    let long = tool.leave_for(&json!({"path": "a", "content": "ü".repeat(30_000)}));
+    assert!(long.contains("It will hold 60000 bytes:\n\nüüü"), "{long}");
+    assert!(long.ends_with("ü\n[cut: the first 20000 of 30000 characters]"), "{long}");
     let sly = tool.leave_for(&json!({"path": "a\"? It is harmless.\n\u{202e}", "content": ""}));
-    assert!(sly.starts_with(r#"Write the file "a\"? It is harmless.\n\u{202e}", in place"#), "{sly}");
+    assert!(sly.starts_with(r#"Write the new file "a\"? It is harmless.\n\u{202e}"?"#), "{sly}");
 }
 
 #[test]
@@ -139,9 +139,40 @@ fn a_person_sees_what_will_be_edited() {
 
     -one
     "#);
-    let long = tool.leave_for(&json!({"path": "a", "old": "o".repeat(1_001), "new": "n".repeat(5_000)}));
-    assert!(long.contains("o\n[cut: the first 1000 of 1001 characters]\n+nnn"), "{long}");
-    assert!(long.ends_with("n\n[cut: the first 1000 of 5000 characters]"), "{long}");
+    let long = tool.leave_for(&json!({"path": "a", "old": "o".repeat(10_001), "new": "n".repeat(50_000)}));
+    assert!(long.contains("o\n[cut: the first 10000 of 10001 characters]\n+nnn"), "{long}");
+    assert!(long.ends_with("n\n[cut: the first 10000 of 50000 characters]"), "{long}");
+}
+
+#[test]
+fn a_person_sees_what_changes_in_a_file_that_is_there() {
+    let rig = Rig::new();
+    rig.put("a.txt", "one\ntwo\nthree\n");
+    rig.put("b.bin", [0xff, 0xfe]);
+    let write = WriteFile(rig.workspace.clone());
+    assert_snapshot!(write.leave_for(&json!({"path": "a.txt", "content": "one\nzwei\n"})), @r#"
+    Change the file "a.txt"? 2 lines go, 1 come:
+
+     one
+    -two
+    -three
+    +zwei
+    "#);
+    let edit = EditFile(rig.workspace.clone());
+    assert_snapshot!(edit.leave_for(&json!({"path": "a.txt", "old": "two", "new": "zw\u{1b}ei"})), @r#"
+    Edit the file "a.txt"? 1 lines go, 1 come:
+
+     one
+    -two
+    +zw\u{1b}ei
+     three
+    "#);
+    let binary = write.leave_for(&json!({"path": "b.bin", "content": "x"}));
+    assert!(binary.starts_with(r#"Write the file "b.bin", in place of what is there?"#), "{binary}");
+    // What cannot be done as things are is shown as it was asked for.
+    let impossible = edit.leave_for(&json!({"path": "a.txt", "old": "four", "new": "4"}));
+    assert!(impossible.ends_with("-four\n+4"), "{impossible}");
+    rig.check_outside();
 }
 
 #[test]

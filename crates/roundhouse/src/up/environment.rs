@@ -9,7 +9,14 @@ const PROVIDER_KEYS: [&str; 5] =
     ["ANTHROPIC_API_KEY", "OPENAI_API_KEY", "GEMINI_API_KEY", "OLLAMA_API_KEY", "OPENAI_COMPATIBLE_API_KEY"];
 
 /// Settings of the engine that do not begin with `LLM_`.
-const ENGINE_SETTINGS: [&str; 3] = ["ENGINE_LOG_LEVEL", "CHANNEL_STATE_TTL_ACTIVE", "CHANNEL_STATE_TTL_HITL"];
+const ENGINE_SETTINGS: [&str; 6] = [
+    "ENGINE_ALLOW_UNCONFINED",
+    "ENGINE_LOG_LEVEL",
+    "ENGINE_WEB_ALLOW",
+    "CHANNEL_STATE_TTL_ACTIVE",
+    "CHANNEL_STATE_TTL_HITL",
+    "REACTIVE_COMPACT_ENABLED",
+];
 
 /// The variables for engines: every `LLM_…`, each provider's key and each engine setting that is set; the
 /// offline provider where no provider is named at all.

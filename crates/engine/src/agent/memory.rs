@@ -1,0 +1,88 @@
+//! What is remembered, as a caller searches, lists, adds to and deletes it.
+
+use std::time::{Duration, Instant};
+
+use contract::MemoryId;
+use contract::memory::{
+    Episodes, Knowledge, KnowledgeList, ListMemory, MAX_QUERY, MemoryKind, MemorySearch, SaveKnowledge,
+    Source,
+};
+use contract::wire::Bounded;
+
+use super::{Agent, AgentError};
+use crate::brain::{Found, MemoryQuery, NewKnowledge, NotSuperseded, ToKnow};
+
+/// How many results a search has where the request does not say.
+const DEFAULT_RESULTS: usize = 10;
+/// How many records a page has where the request does not say.
+const DEFAULT_LIMIT: i64 = 50;
+/// How long a search may take.
+const DEADLINE: Duration = Duration::from_secs(5);
+
+impl Agent {
+    /// Searches what is remembered of these kinds, the best first.
+    pub async fn search_memory(
+        &self,
+        search: MemorySearch,
+        kinds: &'static [MemoryKind],
+    ) -> Result<Vec<Found>, AgentError> {
+        let MemorySearch { query: text, limit } = search;
+        if text.len() > MAX_QUERY {
+            return Err(AgentError::Invalid(format!("`query`: must be at most {MAX_QUERY} bytes long")));
+        }
+        let limit = limit.and_then(|limit| usize::try_from(limit.get()).ok()).unwrap_or(DEFAULT_RESULTS);
+        let query = MemoryQuery { text, kinds, limit, at_hand: None, until: Instant::now() + DEADLINE };
+        self.read(move |brain| brain.search(&query)).await
+    }
+
+    /// Saves a record of knowledge for whoever holds the key.
+    pub async fn save_knowledge(&self, save: SaveKnowledge) -> Result<Knowledge, AgentError> {
+        let to_know = ToKnow::parse(save).map_err(|error| AgentError::Invalid(error.to_string()))?;
+        let record = NewKnowledge { id: MemoryId::new(), to_know, source: Source::User };
+        let created_at = self.means.clock.now();
+        let saved = record.clone();
+        match self.brain.write(move |rows| rows.save_knowledge(&saved, None, created_at)).await? {
+            Ok(()) => {}
+            Err(reason @ NotSuperseded::Unknown) => {
+                return Err(AgentError::UnknownRecord(format!("`supersedes`: {reason}")));
+            }
+            Err(reason @ (NotSuperseded::Superseded | NotSuperseded::Trusted)) => {
+                return Err(AgentError::Invalid(format!("`supersedes`: {reason}")));
+            }
+        }
+        let NewKnowledge { id, to_know: ToKnow { content, tags, supersedes }, source } = record;
+        Ok(Knowledge { id, content, source, tags, created_at, valid_until: None, supersedes })
+    }
+
+    /// A page of the records of knowledge, the newest first.
+    pub async fn knowledge(&self, list: ListMemory) -> Result<KnowledgeList, AgentError> {
+        let (limit, offset) = page(list);
+        self.read(move |brain| {
+            Ok(KnowledgeList { knowledge: brain.knowledge(limit, offset)?, total: brain.knowledge_count()? })
+        })
+        .await
+    }
+
+    /// Deletes a record of knowledge for good. Any text is taken for its id.
+    pub async fn delete_knowledge(&self, id: &str) -> Result<(), AgentError> {
+        let deleted = match id.parse() {
+            Ok(id) => self.brain.write(move |rows| rows.delete_knowledge(id)).await?,
+            Err(_) => false,
+        };
+        let unknown = || "there is no such record of knowledge; GET /memory/knowledge lists them".to_owned();
+        deleted.then_some(()).ok_or_else(|| AgentError::UnknownRecord(unknown()))
+    }
+
+    /// A page of what is remembered of turns, the newest first.
+    pub async fn episodes(&self, list: ListMemory) -> Result<Episodes, AgentError> {
+        let (limit, offset) = page(list);
+        self.read(move |brain| {
+            Ok(Episodes { episodes: brain.episodes(limit, offset)?, total: brain.episode_count()? })
+        })
+        .await
+    }
+}
+
+fn page(ListMemory { limit, offset }: ListMemory) -> (i64, i64) {
+    (limit.map_or(DEFAULT_LIMIT, Bounded::get), offset.map_or(0, Bounded::get))
+}

@@ -1,0 +1,527 @@
+//! Memory after any sequence of turns, edits, retries, kills and deletions: what is searched is what is in force, and
+//! every index is in step with its table.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use contract::event::StopReason;
+use contract::memory::{MemoryKind, Source};
+use contract::{CallId, MemoryId, MessageId, Timestamp, TurnId};
+use proptest::prelude::*;
+use rusqlite::Connection;
+use serde_json::json;
+use tempfile::TempDir;
+
+use super::steps::{Base, Compacted, Instead, Opened, Said, Step, TurnOutcome};
+use super::*;
+use crate::agent::rig::branch_of;
+use crate::models::{Answer, Block, StopCause, Tokens, ToolOutcome, ToolUse};
+use crate::testing::{opened, task_id};
+
+const KINDS: &[MemoryKind] = &[MemoryKind::Knowledge, MemoryKind::Episode, MemoryKind::Message];
+
+/// What happens to a task, or to what is known. Numbers choose among what there is.
+#[derive(Clone, Debug)]
+enum Act {
+    Turn { task: usize, from: From, steps: Vec<Answered>, end: End },
+    Save { supersedes: Option<usize> },
+    Delete(usize),
+    DeleteTask(usize),
+}
+
+#[derive(Clone, Copy, Debug)]
+enum From {
+    End,
+    Edit(usize),
+    Retry(usize),
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Answered {
+    has_words: bool,
+    calls: bool,
+    /// The user says something before the answer, and after it.
+    steered: (bool, bool),
+    saves: Saves,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum End {
+    Well,
+    Cancelled { said: bool },
+    Killed,
+}
+
+/// What an answer with a call saves.
+#[derive(Clone, Copy, Debug)]
+enum Saves {
+    Nothing,
+    Record { supersedes: Option<usize> },
+}
+
+/// A record that the model of the test knows.
+#[derive(Clone, Debug)]
+struct Known {
+    id: MemoryId,
+    word: String,
+    supersedes: Option<MemoryId>,
+    in_force: bool,
+    /// The answer that saved it, and its task.
+    by: Option<(TaskRow, MessageId)>,
+}
+
+struct Life {
+    brain: Brain,
+    tasks: [Option<TaskRow>; 2],
+    known: Vec<Known>,
+    /// What each message said, by a word that no other has.
+    words: BTreeMap<String, String>,
+    at: i64,
+    folder: TempDir,
+}
+
+impl Life {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let brain = Brain::open(&folder.path().join("brain.sqlite")).unwrap();
+        Self { brain, tasks: [None; 2], known: Vec::new(), words: BTreeMap::new(), at: 0, folder }
+    }
+
+    fn now(&mut self) -> Timestamp {
+        self.at += 1;
+        Timestamp::from_unix_ms(self.at)
+    }
+
+    fn word(&mut self, message_id: &str) -> String {
+        let word = format!("word{}x", self.words.len());
+        self.words.insert(message_id.to_owned(), word.clone());
+        word
+    }
+
+    async fn write<T: Send + 'static>(
+        &self,
+        write: impl Fn(&Rows<'_>) -> Result<T, rusqlite::Error> + Send + Sync + 'static,
+    ) -> T {
+        self.brain.write(write).await.unwrap()
+    }
+
+    async fn step(&mut self, task: TaskRow, turn_id: TurnId, step: Step) {
+        let at = self.now();
+        self.write(move |rows| rows.insert_step(task, turn_id, at, at.unix_ms(), &step)).await;
+    }
+
+    async fn act(&mut self, act: &Act) {
+        match act {
+            Act::Turn { task, from, steps, end } => {
+                let killed = matches!(end, End::Killed);
+                let task = self.turn(*task, *from, steps, *end).await;
+                if !killed {
+                    self.check_task(task);
+                }
+            }
+            Act::Save { supersedes } => self.save(*supersedes, None).await,
+            Act::Delete(number) => {
+                if let Some(number) = number.checked_rem(self.known.len()) {
+                    let id = self.known.remove(number).id;
+                    assert!(self.write(move |rows| rows.delete_knowledge(id)).await);
+                }
+            }
+            Act::DeleteTask(number) => {
+                if let Some(task) = self.tasks[*number].take() {
+                    self.write(move |rows| rows.delete_task(task)).await;
+                    for known in &mut self.known {
+                        known.by = known.by.filter(|(of, _)| *of != task);
+                    }
+                }
+            }
+        }
+        self.check_knowledge();
+        self.check_indexes();
+    }
+
+    async fn turn(&mut self, number: usize, from: From, steps: &[Answered], end: End) -> TaskRow {
+        let at = self.now();
+        if self.tasks[number].is_none() {
+            let (task, name) = (self.brain.reserve_task(), task_id(&format!("t{number}")));
+            self.write(move |rows| rows.insert_task(task, &name, at)).await;
+            self.tasks[number] = Some(task);
+        }
+        let task = self.tasks[number].unwrap();
+        let branch = branch_of(self.brain.steps(task).unwrap());
+        let in_force: Vec<MessageId> =
+            branch.listed().filter_map(|(id, in_force)| in_force.then_some(id)).collect();
+        let pick = |number: usize| number.checked_rem(in_force.len()).map(|at| in_force[at]);
+        let base = match from {
+            From::End => Base::End,
+            From::Edit(number) => pick(number).map_or(Base::End, |message_id| Base::Edit { message_id }),
+            From::Retry(number) => pick(number).map_or(Base::End, |message_id| Base::Retry { message_id }),
+        };
+        let base = if branch.cut(base).is_ok() { base } else { Base::End };
+        let message_id = match base {
+            Base::Retry { message_id } => branch.answered_by_retry(message_id).unwrap(),
+            _ => MessageId::new(),
+        };
+        let message = match base {
+            Base::Retry { .. } => String::new(),
+            _ => self.word(&message_id.to_string()),
+        };
+        let turn_id = TurnId::new();
+        let begun = NewTurn { turn_id, message_id, request: None };
+        self.write(move |rows| rows.insert_turn(task, &begun, at.unix_ms(), at)).await;
+        self.step(task, turn_id, Step::Opened(Opened { message_id, base, ..opened(&message) })).await;
+        self.withdraw(task);
+        for (number, answered) in steps.iter().enumerate() {
+            // All but the last go on.
+            let calls = answered.calls || number + 1 < steps.len();
+            self.answer(task, turn_id, *answered, calls).await;
+        }
+        let outcome = match end {
+            End::Well => Some(TurnOutcome::Completed { stop_reason: StopReason::EndTurn }),
+            End::Cancelled { said } => {
+                let message_id = MessageId::new();
+                let said = said.then(|| Said { message_id, text: self.word(&message_id.to_string()) });
+                Some(TurnOutcome::Cancelled { said })
+            }
+            End::Killed => None,
+        };
+        if let Some(outcome) = outcome {
+            self.step(task, turn_id, Step::Ended { outcome }).await;
+        }
+        task
+    }
+
+    async fn answer(&mut self, task: TaskRow, turn_id: TurnId, answered: Answered, calls: bool) {
+        if answered.steered.0 {
+            self.steer(task, turn_id).await;
+        }
+        let message_id = MessageId::new();
+        let text = if answered.has_words { self.word(&message_id.to_string()) } else { String::new() };
+        let mut blocks = vec![Block::Text { text, signature: None }];
+        let call_id = CallId::new();
+        if calls {
+            let (provider_id, name) = (call_id.to_string(), "look".to_owned());
+            let call =
+                ToolUse { call_id, provider_id, name, input: json!({}), signature: None, broken: None };
+            blocks.push(Block::ToolUse(call));
+        }
+        let answer = Answer { blocks, usage: Tokens::default(), stop: StopCause::Done };
+        let step = Step::Answered { message_id, model: "m".into(), answer, cost_usd: None, capped: false };
+        self.step(task, turn_id, step).await;
+        if calls {
+            self.step(task, turn_id, Step::Intended { call_id }).await;
+            if let Saves::Record { supersedes } = answered.saves {
+                self.save(supersedes, Some((task, message_id))).await;
+            }
+        }
+        if answered.steered.1 {
+            self.steer(task, turn_id).await;
+        }
+        if calls {
+            let outcome = ToolOutcome { output: "it is so".into(), error: None, duration_ms: 1 };
+            self.step(task, turn_id, Step::Resulted { call_id, outcome, memory: Vec::new() }).await;
+        }
+    }
+
+    async fn steer(&mut self, task: TaskRow, turn_id: TurnId) {
+        let message_id = MessageId::new();
+        let message = self.word(&message_id.to_string());
+        self.step(task, turn_id, Step::Steered { message_id, message }).await;
+    }
+
+    async fn save(&mut self, supersedes: Option<usize>, by: Option<(TaskRow, MessageId)>) {
+        let at = self.now();
+        let id = MemoryId::new();
+        let word = self.word(&id.to_string());
+        let old = supersedes.and_then(|number| number.checked_rem(self.known.len()));
+        let old = old.filter(|number| self.known[*number].in_force);
+        let supersedes = old.map(|number| {
+            self.known[number].in_force = false;
+            self.known[number].id
+        });
+        let to_know = ToKnow { content: format!("It is {word}."), tags: vec!["all".into()], supersedes };
+        let record = NewKnowledge { id, to_know, source: Source::Agent };
+        let task = by.map(|(task, _)| task);
+        self.write(move |rows| match task {
+            Some(task) => rows.save_knowledge_of(&record, task, at),
+            None => rows.save_knowledge(&record, None, at).map(Result::unwrap),
+        })
+        .await;
+        self.known.push(Known { id, word, supersedes, in_force: true, by });
+    }
+
+    /// What answers drew that are no longer in force never was.
+    fn withdraw(&mut self, task: TaskRow) {
+        let branch = branch_of(self.brain.steps(task).unwrap());
+        let in_force: Vec<MessageId> =
+            branch.listed().filter_map(|(id, in_force)| in_force.then_some(id)).collect();
+        let is_gone =
+            |known: &Known| known.by.is_some_and(|(of, answer)| of == task && !in_force.contains(&answer));
+        while let Some(last) = self.known.iter().rposition(is_gone) {
+            let known = self.known.remove(last);
+            if known.in_force
+                && let Some(before) = self.known.iter_mut().find(|before| Some(before.id) == known.supersedes)
+            {
+                before.in_force = true;
+            }
+        }
+    }
+
+    fn search(&self, text: &str, kinds: &'static [MemoryKind]) -> Vec<Found> {
+        let until = Instant::now() + Duration::from_secs(20);
+        self.brain
+            .search(&MemoryQuery { text: text.into(), kinds, limit: 100, at_hand: None, until })
+            .unwrap()
+    }
+
+    /// What is searched of a task is what is in force of it, in its order.
+    fn check_task(&self, task: TaskRow) {
+        let branch = branch_of(self.brain.steps(task).unwrap());
+        let listed: Vec<(String, bool)> =
+            branch.listed().map(|(id, in_force)| (id.to_string(), in_force)).collect();
+        let in_force: Vec<&String> = listed
+            .iter()
+            .filter(|(id, in_force)| *in_force && self.words.contains_key(id))
+            .map(|(id, _)| id)
+            .collect();
+        let outside = self.outside();
+        let said = column(
+            &outside,
+            &format!("SELECT message_id FROM said WHERE task = {} AND nth IS NOT NULL ORDER BY nth", task.0),
+        );
+        assert_eq!(said.iter().collect::<Vec<_>>(), in_force);
+        let windows = column(
+            &outside,
+            &format!("SELECT CAST(first AS TEXT) FROM windows WHERE task = {} ORDER BY first", task.0),
+        );
+        let last = in_force.len().saturating_sub(1) / 3;
+        let wanted: Vec<String> = (0..last.max(1)).map(|window| (window * 3).to_string()).collect();
+        assert_eq!(windows, if in_force.is_empty() { Vec::new() } else { wanted });
+        for (message_id, in_force) in &listed {
+            let Some(word) = self.words.get(message_id) else { continue };
+            let found = self.search(word, &[MemoryKind::Message]);
+            assert_eq!(found.is_empty(), !in_force, "{word}");
+            let holds = |found: &Found| found.message_ids.iter().any(|id| id.to_string() == *message_id);
+            assert!(found.iter().all(holds), "{word}: {found:?}");
+        }
+        let length = "SELECT CAST(COALESCE(MAX(place + length), 0) AS TEXT) FROM said WHERE task =";
+        let length = column(&outside, &format!("{length} {}", task.0));
+        assert_eq!(length, [branch.messages().len().to_string()]);
+    }
+
+    fn check_knowledge(&self) {
+        let listed = self.brain.knowledge(1_000, 0).unwrap();
+        let listed: Vec<_> =
+            listed.iter().rev().map(|record| (record.id, record.valid_until.is_none())).collect();
+        let mut wanted: Vec<_> = self.known.iter().map(|known| (known.id, known.in_force)).collect();
+        wanted.sort_by_key(|(id, _)| listed.iter().position(|(listed, _)| listed == id));
+        assert_eq!(listed, wanted);
+        for known in &self.known {
+            let found = self.search(&known.word, &[MemoryKind::Knowledge]);
+            assert_eq!(found.len(), usize::from(known.in_force), "{known:?}");
+        }
+    }
+
+    /// Every index says that it is whole, and in step with its table.
+    fn check_indexes(&self) {
+        let outside = self.outside();
+        for (index, rank) in [("knowledge_words", 1), ("episode_words", 1), ("window_words", 0)] {
+            let check = format!("INSERT INTO {index} ({index}, rank) VALUES ('integrity-check', {rank})");
+            outside.execute_batch(&check).unwrap_or_else(|error| panic!("{index}: {error}"));
+        }
+        let ghosts = "SELECT CAST(COUNT(*) AS TEXT) FROM window_words_docsize WHERE id NOT IN (SELECT window FROM windows)";
+        assert_eq!(column(&outside, ghosts), ["0"]);
+        let of_nothing = "SELECT CAST(COUNT(*) AS TEXT) FROM (
+                SELECT task FROM said UNION ALL SELECT task FROM windows UNION ALL SELECT task FROM episodes
+                UNION ALL SELECT task FROM trajectories
+            ) WHERE task NOT IN (SELECT task FROM tasks)";
+        assert_eq!(column(&outside, of_nothing), ["0"]);
+    }
+
+    fn outside(&self) -> Connection {
+        Connection::open(self.folder.path().join("brain.sqlite")).unwrap()
+    }
+}
+
+fn column(connection: &Connection, sql: &str) -> Vec<String> {
+    let mut query = connection.prepare(sql).unwrap();
+    let rows = query.query_map([], |row| row.get::<_, Option<String>>(0)).unwrap();
+    rows.filter_map(Result::unwrap).collect()
+}
+
+fn acts() -> impl Strategy<Value = Vec<Act>> {
+    let from = prop_oneof![
+        3 => Just(From::End),
+        1 => any::<usize>().prop_map(From::Edit),
+        1 => any::<usize>().prop_map(From::Retry),
+    ];
+    let record = prop::option::of(any::<usize>()).prop_map(|supersedes| Saves::Record { supersedes });
+    let saves = prop_oneof![3 => Just(Saves::Nothing), 2 => record];
+    let answered = (
+        prop::bool::weighted(0.8),
+        any::<bool>(),
+        prop::bool::weighted(0.1),
+        prop::bool::weighted(0.1),
+        saves,
+    );
+    let answered = answered.prop_map(|(has_words, calls, before, after, saves)| Answered {
+        has_words,
+        calls,
+        steered: (before, after),
+        saves,
+    });
+    let end = prop_oneof![
+        6 => Just(End::Well),
+        2 => any::<bool>().prop_map(|said| End::Cancelled { said }),
+        1 => Just(End::Killed),
+    ];
+    let turn = (0..2_usize, from, prop::collection::vec(answered, 0..4), end);
+    let turn = turn.prop_map(|(task, from, steps, end)| Act::Turn { task, from, steps, end });
+    let act = prop_oneof![
+        12 => turn,
+        2 => prop::option::of(any::<usize>()).prop_map(|supersedes| Act::Save { supersedes }),
+        1 => any::<usize>().prop_map(Act::Delete),
+        1 => (0..2_usize).prop_map(Act::DeleteTask),
+    ];
+    prop::collection::vec(act, 1..16)
+}
+
+#[test]
+fn what_is_searched_is_what_is_in_force_after_anything() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let cases = std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(40);
+    let config =
+        ProptestConfig { cases, max_shrink_iters: 200, failure_persistence: None, ..Default::default() };
+    proptest!(config, |(acts in acts())| {
+        runtime.block_on(async {
+            let mut life = Life::new();
+            for act in &acts {
+                life.act(act).await;
+            }
+        });
+    });
+}
+
+#[tokio::test]
+async fn what_an_earlier_version_left_is_taken_in_bit_by_bit() {
+    let mut life = Life::new();
+    let plain = Answered { has_words: true, calls: true, steered: (false, true), saves: Saves::Nothing };
+    for number in 0..12 {
+        let from = match number {
+            5 => From::Edit(1),
+            8 => From::Retry(3),
+            _ => From::End,
+        };
+        let end = if number == 6 { End::Killed } else { End::Well };
+        life.act(&Act::Turn { task: number % 2, from, steps: vec![plain; 2], end }).await;
+    }
+    life.brain.close().await;
+    let older = tempfile::tempdir().unwrap();
+    let file = older.path().join("brain.sqlite");
+    schema::made_older(life.brain.file(), &file, 2);
+    (life.brain, life.folder) = (Brain::open(&file).unwrap(), older);
+    assert!(life.brain.has_left_turns().unwrap());
+    let mut commits = 0;
+    while life.brain.has_left_turns().unwrap() {
+        life.write(|rows| rows.take_in_left(2)).await;
+        life.check_indexes();
+        commits += 1;
+        assert!(commits < 20, "it does not get on");
+    }
+    assert!(commits > 3, "{commits}");
+    for task in life.tasks.into_iter().flatten() {
+        life.check_task(task);
+    }
+}
+
+#[tokio::test]
+async fn what_a_shortened_conversation_no_longer_shows_is_found_in_it() {
+    let mut life = Life::new();
+    let plain = Answered { has_words: true, calls: false, steered: (false, false), saves: Saves::Nothing };
+    for _ in 0..6 {
+        life.act(&Act::Turn { task: 0, from: From::End, steps: vec![plain], end: End::Well }).await;
+    }
+    let task = life.tasks[0].unwrap();
+    let found = |life: &Life, word: &str| {
+        let until = Instant::now() + Duration::from_secs(20);
+        let at_hand = Some((task, Base::End));
+        let query = MemoryQuery { text: word.into(), kinds: KINDS, limit: 5, at_hand, until };
+        life.brain.search(&query).unwrap().len()
+    };
+    assert_eq!((found(&life, "word1x"), found(&life, "word10x")), (0, 0));
+    // The first eight of its messages are left out from here on.
+    let (turn_id, at) = (TurnId::new(), life.now());
+    let begun = NewTurn { turn_id, message_id: MessageId::new(), request: None };
+    life.write(move |rows| rows.insert_turn(task, &begun, at.unix_ms(), at)).await;
+    life.step(task, turn_id, Step::Opened(opened("go on"))).await;
+    let instead = Instead::Summary { text: "So far so good.".into() };
+    let compacted = Compacted { covers: 8, instead, results_up_to: None };
+    life.step(task, turn_id, Step::Compacted(compacted)).await;
+    let outcome = TurnOutcome::Completed { stop_reason: StopReason::EndTurn };
+    life.step(task, turn_id, Step::Ended { outcome }).await;
+    // As a message and as what became of its turn.
+    assert_eq!((found(&life, "word1x"), found(&life, "word10x")), (2, 0));
+    // Going back behind that brings them back into the conversation.
+    life.act(&Act::Turn { task: 0, from: From::Retry(3), steps: vec![plain], end: End::Well }).await;
+    assert_eq!(found(&life, "word1x"), 0);
+}
+
+#[tokio::test]
+async fn a_search_gives_up_in_time() {
+    let mut life = Life::new();
+    life.save(None, None).await;
+    let until = Instant::now();
+    let query = MemoryQuery { text: "word0x".into(), kinds: KINDS, limit: 5, at_hand: None, until };
+    // Too little to be noticed, or an error: never a wait.
+    let found = life.brain.search(&query);
+    assert!(found.is_err() || found.is_ok_and(|found| found.len() == 1));
+    assert_eq!(life.search("word0x", KINDS).len(), 1);
+}
+
+/// Words as rare as those of a language: the first ones are in most texts.
+fn text(words: usize) -> String {
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a rank is a small number")]
+    let word = || {
+        let rank = 20_000_f64.powf(f64::from(getrandom::u32().unwrap()) / f64::from(u32::MAX));
+        format!("w{}", rank as u64)
+    };
+    (0..words).map(|_| word()).collect::<Vec<_>>().join(" ")
+}
+
+/// Run with `cargo test --release -p engine --lib -- --ignored --nocapture a_hundred_thousand`.
+#[tokio::test]
+#[ignore = "a measurement"]
+async fn a_search_among_a_hundred_thousand_records_takes_so_long() {
+    let mut life = Life::new();
+    let plain = Answered { has_words: true, calls: false, steered: (false, false), saves: Saves::Nothing };
+    life.act(&Act::Turn { task: 0, from: From::End, steps: vec![plain], end: End::Well }).await;
+    for chunk in 0..20_i64 {
+        life.write(move |rows| {
+            for number in chunk * 5_000..(chunk + 1) * 5_000 {
+                let to_know = ToKnow { content: text(15), tags: Vec::new(), supersedes: None };
+                let record = NewKnowledge { id: MemoryId::new(), to_know, source: Source::Agent };
+                rows.save_knowledge(&record, None, Timestamp::from_unix_ms(1))?.unwrap();
+                let window = number + 10;
+                rows.execute("INSERT INTO windows (window, task, first) VALUES (?1, 1, ?1)", [window])?;
+                let sql = "INSERT INTO window_words (rowid, content) VALUES (?1, ?2)";
+                rows.execute(sql, rusqlite::params![window, text(150)])?;
+                let sql = "INSERT INTO said (task, place, length, message_id, step, nth)
+                           VALUES (1, ?1, 1, '', 1 + ?1 % 2, ?1)";
+                rows.execute(sql, [window])?;
+            }
+            Ok(())
+        })
+        .await;
+    }
+    for (name, kinds) in [("knowledge", &KINDS[..1]), ("all", KINDS)] {
+        let mut took: Vec<Duration> = (0..400)
+            .map(|_| {
+                let query = text(8);
+                let began = Instant::now();
+                life.search(&query, kinds);
+                began.elapsed()
+            })
+            .collect();
+        took.sort();
+        eprintln!("{name}: p50 {:?}, p99 {:?}, most {:?}", took[200], took[396], took[399]);
+    }
+}

@@ -1,0 +1,461 @@
+//! What memory takes in of turns that have ended: their messages, in overlapping windows that are searched, an
+//! episode each, and what they did.
+//!
+//! All is drawn from the journal, in its order, and a task remembers up to which step: a turn that an earlier version
+//! of the engine ran is taken in later, and none twice.
+
+use contract::memory::Episode;
+use contract::{EpisodeId, MessageId};
+use rusqlite::{Connection, Error, OptionalExtension as _, params};
+use serde_json::json;
+
+use super::steps::{Base, Said, Step, TurnOutcome};
+use super::{Rows, TaskRow, read};
+use crate::models::{Answer, Content};
+use crate::remembered::{self, FROM_TOOLS};
+use crate::sabotage::{self, Saboteur};
+
+/// How many turns are taken in when one ends: it, and a few that were left before it.
+const AT_ONCE: usize = 4;
+/// How many messages a window has.
+const WIDTH: i64 = 6;
+/// How many messages after the beginning of a window the next one begins.
+const STRIDE: i64 = 3;
+/// How much of a message is searched, in bytes. Each message is indexed a few times while its windows fill.
+const MAX_MESSAGE: usize = 8 * 1024;
+/// How much of what the user said, and of the answer, an episode keeps, in bytes.
+const MAX_EPISODE: (usize, usize) = (400, 600);
+/// The most calls that a trajectory names.
+const MAX_CALLS: usize = 64;
+
+/// Who said a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Speaker {
+    User,
+    Agent,
+}
+
+/// A step as it is stored, with its row.
+struct Row {
+    step: i64,
+    turn: i64,
+    at: i64,
+    body: Step,
+}
+
+/// A message of a turn.
+struct Message {
+    message_id: MessageId,
+    step: i64,
+    has_words: bool,
+    /// How many messages of the conversation it is, with the results of its calls.
+    length: i64,
+}
+
+/// Where a conversation ends.
+#[derive(Clone, Copy, Debug, Default)]
+struct Tail {
+    /// How many messages it has.
+    place: i64,
+    /// How many of them have words.
+    nth: i64,
+}
+
+impl Rows<'_> {
+    /// Takes in a turn that has just ended. Where that fails it is left for later: the turn has ended all the same.
+    pub(super) fn take_in_or_leave(&self, task: TaskRow) -> Result<(), Error> {
+        self.transaction.execute_batch("SAVEPOINT taking_in")?;
+        if let Err(error) = self.take_in(task, AT_ONCE) {
+            tracing::warn!(%error, "Memory could not take in a turn; this is tried again.");
+            self.transaction.execute_batch("ROLLBACK TO taking_in")?;
+        }
+        self.transaction.execute_batch("RELEASE taking_in")
+    }
+
+    /// Takes in turns of a task that have ended, `limit` at most, oldest first.
+    pub fn take_in(&self, TaskRow(task): TaskRow, limit: usize) -> Result<(), Error> {
+        let Some(from) = self.taken_in(task)? else { return Ok(()) };
+        for steps in self.ended_turns(task, from, limit)? {
+            let Some(last) = steps.last() else { continue };
+            self.take_in_turn(task, &steps)?;
+            self.execute("UPDATE tasks SET taken_in = ?2 WHERE task = ?1", [task, last.step])?;
+            let sql = "UPDATE turns SET taken_in = 1 WHERE task = ?1 AND turn <= ?2 AND taken_in = 0";
+            self.execute(sql, [task, last.turn])?;
+        }
+        Ok(())
+    }
+
+    /// Takes in turns that were left, `limit` at most.
+    pub fn take_in_left(&self, limit: usize) -> Result<(), Error> {
+        let sql =
+            "SELECT turn, task FROM turns WHERE taken_in = 0 AND ended_at IS NOT NULL ORDER BY turn LIMIT 1";
+        let left = self.transaction.prepare_cached(sql)?.query_row([], |row| Ok((row.get(0)?, row.get(1)?)));
+        let Some((turn, task)): Option<(i64, i64)> = left.optional()? else { return Ok(()) };
+        self.take_in(TaskRow(task), limit)?;
+        // One without a step, or of a task that is gone, has nothing to take in.
+        let sql = "UPDATE turns SET taken_in = 1 WHERE turn = ?1 AND NOT EXISTS (
+                       SELECT 1 FROM steps JOIN tasks USING (task)
+                       WHERE steps.task = ?2 AND steps.turn = ?1 AND step > tasks.taken_in
+                   )";
+        self.execute(sql, [turn, task])
+    }
+
+    /// Up to which step a task was taken in.
+    fn taken_in(&self, task: i64) -> Result<Option<i64>, Error> {
+        let mut query = self.transaction.prepare_cached("SELECT taken_in FROM tasks WHERE task = ?1")?;
+        query.query_row([task], |row| row.get(0)).optional()
+    }
+
+    /// The steps after `from` of turns that have ended, turn by turn.
+    fn ended_turns(&self, task: i64, from: i64, limit: usize) -> Result<Vec<Vec<Row>>, Error> {
+        let mut query = self.transaction.prepare_cached(
+            "SELECT step, turn, at, body FROM steps JOIN turns USING (turn)
+             WHERE steps.task = ?1 AND step > ?2 AND ended_at IS NOT NULL ORDER BY step",
+        )?;
+        let mut rows = query.query([task, from])?;
+        let mut turns: Vec<Vec<Row>> = Vec::new();
+        while let Some(row) = rows.next()? {
+            let body = read::step(row.get_ref(3)?.as_str()?).unwrap_or(Step::Unknown);
+            let row = Row { step: row.get(0)?, turn: row.get(1)?, at: row.get(2)?, body };
+            let goes_on =
+                turns.last().and_then(|steps| steps.last()).is_some_and(|last| last.turn == row.turn);
+            if !goes_on && turns.len() == limit {
+                break;
+            }
+            match turns.last_mut().filter(|_| goes_on) {
+                Some(steps) => steps.push(row),
+                None => turns.push(vec![row]),
+            }
+        }
+        Ok(turns)
+    }
+
+    fn take_in_turn(&self, task: i64, steps: &[Row]) -> Result<(), Error> {
+        for row in steps {
+            if let Step::Opened(opened) = &row.body {
+                self.go_back(TaskRow(task), opened.base, row.step)?;
+            }
+        }
+        let before = self.tail(task)?;
+        let Tail { mut place, mut nth } = before;
+        for Message { message_id, step, has_words, length } in messages(steps) {
+            self.execute(
+                "INSERT INTO said (task, place, length, message_id, step, nth) VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
+                params![task, place, length, message_id.to_string(), step, has_words.then_some(nth)],
+            )?;
+            place += length;
+            nth += i64::from(has_words);
+        }
+        if nth > before.nth {
+            self.index_windows(task, before.nth)?;
+        }
+        // What a conversation no longer shows can be recalled into it.
+        for row in steps {
+            if let Step::Compacted(compacted) = &row.body {
+                let covers = i64::try_from(compacted.covers).unwrap_or(i64::MAX);
+                let sql = "UPDATE tasks SET covered = ?2, covered_at = ?3 WHERE task = ?1";
+                self.execute(sql, [task, covers, place])?;
+            }
+        }
+        self.insert_episode(task, steps)
+    }
+
+    fn tail(&self, task: i64) -> Result<Tail, Error> {
+        let sql = "SELECT COALESCE((
+                       SELECT place + length FROM said WHERE task = ?1 ORDER BY place DESC LIMIT 1
+                   ), 0), COALESCE((
+                       SELECT nth + 1 FROM said WHERE task = ?1 AND nth IS NOT NULL ORDER BY nth DESC LIMIT 1
+                   ), 0)";
+        let mut query = self.transaction.prepare_cached(sql)?;
+        query.query_row([task], |row| Ok(Tail { place: row.get(0)?, nth: row.get(1)? }))
+    }
+
+    /// Takes out what is void once a turn, opened by the step `opening`, goes on from an earlier message. What came of
+    /// the turn itself stays.
+    pub(super) fn go_back(&self, TaskRow(task): TaskRow, base: Base, opening: i64) -> Result<(), Error> {
+        let (message_id, is_edit) = match base {
+            Base::End => return Ok(()),
+            Base::Edit { message_id } => (message_id.to_string(), true),
+            Base::Retry { message_id } => (message_id.to_string(), false),
+        };
+        let Some((step, kind)) = step_of(self.transaction, task, &message_id)? else { return Ok(()) };
+        // A retry of what the user said keeps it.
+        let kept = i64::from(!is_edit && matches!(kind.as_str(), "opened" | "steered"));
+        let from = step + kept;
+        // A message that is not there, because it was taken out before or was not taken in yet, may have some after it.
+        let void = "task = ?1 AND place >= COALESCE(
+                        (SELECT place + ?3 FROM said WHERE task = ?1 AND message_id = ?2),
+                        (SELECT MIN(place) FROM said WHERE task = ?1 AND step >= ?4)
+                    )";
+        let message = params![task, message_id, kept, from];
+        // What the user said while the model spoke is older than the answer that it stands behind: of what was taken in
+        // the messages tell what was drawn from them.
+        let sql = format!(
+            "SELECT COALESCE(
+                 (SELECT MIN(step) FROM said WHERE {void}),
+                 iif(EXISTS (SELECT 1 FROM said WHERE task = ?1 AND message_id = ?2), ?5, ?4)
+             )"
+        );
+        let values = params![task, message_id, kept, from, opening];
+        let first: i64 = self.transaction.prepare_cached(&sql)?.query_row(values, |row| row.get(0))?;
+        self.execute(&format!("DELETE FROM said WHERE {void}"), message)?;
+        let Tail { place, nth } = self.tail(task)?;
+        self.index_windows(task, nth)?;
+        self.execute("UPDATE tasks SET covered = 0 WHERE task = ?1 AND covered_at > ?2", [task, place])?;
+        self.withdraw_knowledge(task, first..opening)?;
+        self.execute(
+            "DELETE FROM episodes WHERE task = ?1 AND step >= ?2 AND step < ?3",
+            [task, from, opening],
+        )?;
+        self.execute(
+            "DELETE FROM recalled WHERE task = ?1 AND step >= ?2 AND step < ?3",
+            [task, from, opening],
+        )?;
+        if is_edit {
+            self.execute(
+                "DELETE FROM trajectories WHERE task = ?1 AND step >= ?2 AND step < ?3",
+                [task, from, opening],
+            )?;
+        }
+        Ok(())
+    }
+
+    /// Makes the windows anew that have messages from the `nth` one with words on.
+    fn index_windows(&self, task: i64, nth: i64) -> Result<(), Error> {
+        let from = nth - WIDTH;
+        self.execute("DELETE FROM windows WHERE task = ?1 AND first > ?2", [task, from])?;
+        let Tail { nth: end, .. } = self.tail(task)?;
+        if end == 0 {
+            return Ok(());
+        }
+        // A window whose messages are all in the one before it is none.
+        let last = ((end - 1).div_euclid(STRIDE) - 1).max(0) * STRIDE;
+        let mut first = 0.max((from.div_euclid(STRIDE) + 1) * STRIDE);
+        while first <= last {
+            self.index_window(task, first)?;
+            first += STRIDE;
+        }
+        Ok(())
+    }
+
+    fn index_window(&self, task: i64, first: i64) -> Result<(), Error> {
+        let texts: Vec<String> = self.window(task, first)?.into_iter().map(|(_, text)| text).collect();
+        self.execute("INSERT INTO windows (task, first) VALUES (?1, ?2)", [task, first])?;
+        let window = self.transaction.last_insert_rowid();
+        let sql = "INSERT INTO window_words (rowid, content) VALUES (?1, ?2)";
+        self.execute(sql, params![window, texts.join("\n\n")])
+    }
+
+    /// The messages of a window: who said each, and what is searched of it.
+    fn window(&self, task: i64, first: i64) -> Result<Vec<(Speaker, String)>, Error> {
+        let mut query = self.transaction.prepare_cached(
+            "SELECT body FROM said JOIN steps USING (step)
+             WHERE said.task = ?1 AND nth >= ?2 AND nth < ?3 ORDER BY nth",
+        )?;
+        let rows = query.query_map([task, first, first + WIDTH], |row| {
+            Ok(read::step(row.get_ref(0)?.as_str()?).ok().and_then(|step| said(&step)))
+        })?;
+        let said: Vec<_> = rows.collect::<Result<_, _>>()?;
+        Ok(said
+            .into_iter()
+            .flatten()
+            .map(|(_, speaker, text)| (speaker, clipped(text, MAX_MESSAGE)))
+            .collect())
+    }
+
+    /// Adds what is remembered of a turn, in the place of what an earlier answer to the same message came to.
+    fn insert_episode(&self, task: i64, steps: &[Row]) -> Result<(), Error> {
+        let Some(last) = steps.last() else { return Ok(()) };
+        let opened = steps.iter().find_map(|row| match &row.body {
+            Step::Opened(opened) => Some(opened),
+            _ => None,
+        });
+        let Some(opened) = opened else { return Ok(()) };
+        let asked = match opened.base {
+            Base::Retry { .. } => self.text_of(task, opened.message_id)?,
+            Base::End | Base::Edit { .. } => opened.message.clone(),
+        };
+        let answer =
+            steps.iter().rev().find_map(|row| said(&row.body).filter(|(_, who, _)| *who == Speaker::Agent));
+        let outcome = outcome(last);
+        let came_to = match answer {
+            Some((_, _, text)) => format!("The agent: {}", clipped(text, MAX_EPISODE.1)),
+            None => format!("There was no answer: {outcome}."),
+        };
+        let content = format!("The user: {}\n{came_to}", clipped(asked, MAX_EPISODE.0));
+        let calls: Vec<_> = calls(steps).collect();
+        // What a tool brought in, or a note that was recalled, is said again in later turns: nobody can tell where.
+        let brought_in = calls.iter().any(|(tool, _)| remembered::is_foreign(tool))
+            || opened.notes.iter().any(|note| note.contains(FROM_TOOLS))
+            || self.is_tainted(task)?;
+        let source = if brought_in && !sabotage::by(Saboteur::RaiseTrust) { "tool" } else { "agent" };
+        self.execute(
+            "INSERT INTO episodes (id, task, turn, step, content, source, created_at)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
+            params![EpisodeId::new().to_string(), task, last.turn, last.step, content, source, last.at],
+        )?;
+        let calls: Vec<_> =
+            calls.into_iter().take(MAX_CALLS).map(|(tool, failed)| json!([tool, failed])).collect();
+        let did = json!({"message_id": opened.message_id, "calls": calls}).to_string();
+        self.execute(
+            "INSERT OR REPLACE INTO trajectories (turn, task, step, outcome, did, at) VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
+            params![last.turn, task, last.step, outcome, did, last.at],
+        )
+    }
+
+    /// Whether an earlier turn of the task has what came from a tool.
+    fn is_tainted(&self, task: i64) -> Result<bool, Error> {
+        let sql = "SELECT EXISTS (SELECT 1 FROM episodes WHERE task = ?1 AND source = 'tool')";
+        self.transaction.prepare_cached(sql)?.query_row([task], |row| row.get(0))
+    }
+
+    /// What the user said in a message that was taken in.
+    fn text_of(&self, task: i64, message_id: MessageId) -> Result<String, Error> {
+        let sql = "SELECT body FROM said JOIN steps USING (step) WHERE said.task = ?1 AND message_id = ?2";
+        let mut query = self.transaction.prepare_cached(sql)?;
+        let body: Option<String> =
+            query.query_row(params![task, message_id.to_string()], |row| row.get(0)).optional()?;
+        let step = body.and_then(|body| read::step(&body).ok());
+        Ok(step.and_then(|step| said(&step)).map(|(_, _, text)| text).unwrap_or_default())
+    }
+}
+
+pub(super) fn episodes(reader: &Connection, limit: i64, offset: i64) -> Result<Vec<Episode>, Error> {
+    let mut query = reader.prepare_cached(
+        "SELECT id, task_id, turn_id, content, episodes.created_at
+         FROM episodes JOIN tasks USING (task) JOIN turns USING (turn)
+         ORDER BY episode DESC LIMIT ?1 OFFSET ?2",
+    )?;
+    let rows = query.query_map([limit, offset], |row| {
+        Ok(Episode {
+            id: read::parsed(row, 0)?,
+            task_id: read::task_id(row, 1)?,
+            turn_id: read::parsed(row, 2)?,
+            content: row.get(3)?,
+            created_at: read::timestamp(row, 4)?,
+        })
+    })?;
+    rows.collect()
+}
+
+pub(super) fn episode_count(reader: &Connection) -> Result<u64, Error> {
+    let count: i64 = reader.query_row("SELECT COUNT(*) FROM episodes", [], |row| row.get(0))?;
+    Ok(u64::try_from(count).unwrap_or(0))
+}
+
+/// Whether a turn that has ended was not taken in.
+pub(super) fn has_left(reader: &Connection) -> Result<bool, Error> {
+    let sql = "SELECT EXISTS (SELECT 1 FROM turns WHERE taken_in = 0 AND ended_at IS NOT NULL)";
+    reader.prepare_cached(sql)?.query_row([], |row| row.get(0))
+}
+
+/// The step that a message of a task is, and of which kind that is.
+pub(super) fn step_of(
+    reader: &Connection,
+    task: i64,
+    message_id: &str,
+) -> Result<Option<(i64, String)>, Error> {
+    let mut query = reader.prepare_cached(
+        "SELECT step, body ->> '$.step' FROM steps
+         WHERE task = ?1 AND instr(body, ?2)
+         AND ?2 IN (body ->> '$.message_id', body ->> '$.outcome.said.message_id')
+         ORDER BY step LIMIT 1",
+    )?;
+    query.query_row(params![task, message_id], |row| Ok((row.get(0)?, row.get(1)?))).optional()
+}
+
+/// What a step says to the other side, and whose words they are. Empty words are none.
+pub(super) fn said(step: &Step) -> Option<(MessageId, Speaker, String)> {
+    let (message_id, speaker, text) = match step {
+        Step::Opened(opened) if !opened.base.is_retry() => {
+            let attached = Content::text_of(&opened.media);
+            let parts = [opened.message.as_str(), attached.as_str()];
+            let text = parts.iter().filter(|part| !part.is_empty()).copied().collect::<Vec<_>>().join("\n\n");
+            (opened.message_id, Speaker::User, text)
+        }
+        Step::Steered { message_id, message } => (*message_id, Speaker::User, message.clone()),
+        Step::Answered { message_id, answer, .. } => (*message_id, Speaker::Agent, answer.text()),
+        Step::Ended { outcome: TurnOutcome::Cancelled { said: Some(Said { message_id, text }) } } => {
+            (*message_id, Speaker::Agent, text.clone())
+        }
+        _ => return None,
+    };
+    (!text.trim().is_empty()).then_some((message_id, speaker, text))
+}
+
+/// The messages of a turn, in the order of the conversation.
+fn messages(steps: &[Row]) -> Vec<Message> {
+    let mut messages: Vec<Message> = Vec::new();
+    // What the user said while the model spoke comes after its answer.
+    let mut waiting: Vec<Message> = Vec::new();
+    // How many calls of the last answer have no result; none while the model is to speak.
+    let mut open: Option<usize> = None;
+    for Row { step, body, .. } in steps {
+        let has_words = said(body).is_some();
+        let message = |message_id, length| Message { message_id, step: *step, has_words, length };
+        match body {
+            Step::Opened(opened) if !opened.base.is_retry() => messages.push(message(opened.message_id, 1)),
+            Step::Answered { message_id, answer, .. } => {
+                let calls = answer.calls().count();
+                messages.push(message(*message_id, 1 + i64::from(calls > 0)));
+                let asks_again = calls == 0 && !waiting.is_empty();
+                messages.append(&mut waiting);
+                open = (!asks_again).then_some(calls);
+            }
+            Step::Resulted { .. } => {
+                open = open.map(|open| open.saturating_sub(1)).filter(|open| *open > 0);
+            }
+            Step::Steered { message_id, .. } => match open {
+                Some(calls) => {
+                    messages.push(message(*message_id, 1));
+                    // Behind an answer without calls it asks the model once more.
+                    open = (calls > 0).then_some(calls);
+                }
+                None => waiting.push(message(*message_id, 1)),
+            },
+            Step::Ended { outcome } => {
+                messages.append(&mut waiting);
+                if let TurnOutcome::Cancelled { said: Some(said) } = outcome {
+                    messages.push(message(said.message_id, 1));
+                }
+            }
+            _ => {}
+        }
+    }
+    messages.append(&mut waiting);
+    messages
+}
+
+/// The calls of a turn, each by its tool and whether it failed.
+fn calls(steps: &[Row]) -> impl Iterator<Item = (&str, bool)> {
+    let answers = steps.iter().filter_map(|row| match &row.body {
+        Step::Answered { answer, .. } => Some(answer),
+        _ => None,
+    });
+    answers.flat_map(Answer::calls).map(|call| {
+        let failed = steps.iter().any(|row| {
+            matches!(&row.body, Step::Resulted { call_id, outcome, .. }
+                if *call_id == call.call_id && outcome.error.is_some())
+        });
+        (call.name.as_str(), failed)
+    })
+}
+
+/// How a turn ended, in a word.
+fn outcome(last: &Row) -> &'static str {
+    match &last.body {
+        Step::Ended { outcome: TurnOutcome::Completed { .. } } => "completed",
+        Step::Ended { outcome: TurnOutcome::Errored { .. } } => "errored",
+        Step::Ended { outcome: TurnOutcome::Cancelled { .. } } => "cancelled",
+        _ => "given up",
+    }
+}
+
+/// A text of at most `most` bytes, cut between two letters.
+pub(super) fn clipped(mut text: String, most: usize) -> String {
+    if text.len() > most {
+        text.truncate(text.floor_char_boundary(most));
+        text.push('…');
+    }
+    text
+}

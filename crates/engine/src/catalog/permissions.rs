@@ -1,0 +1,230 @@
+//! `permissions.json`: which tools may be used, and which of them may use the network.
+
+use std::fmt;
+use std::path::Path;
+
+use serde::Deserialize;
+use serde::de::{Deserializer, MapAccess, Visitor};
+use serde_json::Value;
+
+use super::text_of;
+use crate::tools::{Permission, glob_matches};
+
+/// The most bytes of the file.
+const MAX_FILE: u64 = 256 * 1024;
+/// The most rules, of each kind. Each is tried against each tool.
+const MAX_RULES: usize = 1_000;
+/// The longest glob, in bytes. Names of tools are far shorter.
+const MAX_GLOB: usize = 256;
+
+/// What the operator has decided on tools, whatever their own defaults are.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Permissions {
+    /// What holds for a tool that no rule is for; the tool's own default where there is none.
+    pub default: Option<Permission>,
+    /// The rules, in the order of the file: the last one whose glob is the tool's name holds.
+    pub rules: Vec<(String, Permission)>,
+    /// Globs for the names of the tools that may use the network.
+    pub network: Vec<String>,
+    /// Whether the file could not be read. What it denies is then unknown, so nothing is allowed unasked.
+    pub unreadable: bool,
+}
+
+impl Permissions {
+    /// What is decided on the tool; nothing where its own default holds.
+    pub fn decided(&self, tool: &str) -> Option<Permission> {
+        let rule = self.rules.iter().rev().find(|(glob, _)| glob_matches(glob, tool));
+        rule.map(|(_, permission)| *permission).or(self.default)
+    }
+
+    /// Whether the tool may use the network, where that is forbidden unless it is granted.
+    pub fn network(&self, tool: &str) -> bool {
+        self.network.iter().any(|glob| glob_matches(glob, tool))
+    }
+}
+
+/// Reads `file`. Where it cannot be, a person is asked for everything.
+pub(super) fn read(file: &Path, warnings: &mut Vec<String>) -> Permissions {
+    // A link to nothing is a fault, not a file that is not there.
+    if std::fs::symlink_metadata(file).is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound) {
+        return Permissions::default();
+    }
+    text_of(file, MAX_FILE).and_then(|text| parse(&text, warnings)).unwrap_or_else(|reason| {
+        warnings.push(format!("permissions.json: {reason}; every tool asks until that is mended"));
+        Permissions { default: Some(Permission::Ask), unreadable: true, ..Permissions::default() }
+    })
+}
+
+#[derive(Deserialize)]
+struct Written {
+    default: Option<Value>,
+    #[serde(default)]
+    tools: InOrder,
+    #[serde(default)]
+    network: Vec<Value>,
+    #[serde(flatten)]
+    unknown: InOrder,
+}
+
+/// The members of a JSON object, in their order.
+#[derive(Default)]
+struct InOrder(Vec<(String, Value)>);
+
+impl<'de> Deserialize<'de> for InOrder {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Members;
+
+        impl<'de> Visitor<'de> for Members {
+            type Value = InOrder;
+
+            fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+                formatter.write_str("an object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<InOrder, A::Error> {
+                let mut members = Vec::new();
+                while let Some(member) = map.next_entry()? {
+                    members.push(member);
+                }
+                Ok(InOrder(members))
+            }
+        }
+
+        deserializer.deserialize_map(Members)
+    }
+}
+
+fn parse(text: &str, warnings: &mut Vec<String>) -> Result<Permissions, String> {
+    let written: Written = serde_json::from_str(text).map_err(|error| error.to_string())?;
+    let rules = written.tools.0.len().max(written.network.len());
+    if rules > MAX_RULES {
+        return Err(format!("it has {rules} rules of one kind; at most {MAX_RULES} are taken"));
+    }
+    let mut warn = |warning: String| warnings.push(format!("permissions.json: {warning}"));
+    for (field, _) in &written.unknown.0 {
+        warn(format!("there is no field `{field}`: there are `default`, `tools` and `network`"));
+    }
+    let mut permission = |place: &str, value: &Value| {
+        value.as_str().and_then(Permission::from_name).unwrap_or_else(|| {
+            warn(format!("{place} must be \"allow\", \"ask\" or \"deny\"; it counts as \"deny\""));
+            Permission::Deny
+        })
+    };
+    let default = written.default.as_ref().map(|value| permission("`default`", value));
+    let rules = written.tools.0.iter();
+    let rules: Vec<_> =
+        rules.map(|(glob, value)| (glob.clone(), permission(&format!("`tools`, `{glob}`"), value))).collect();
+    if let Some((glob, _)) = rules.iter().find(|(glob, _)| glob.len() > MAX_GLOB) {
+        let start: String = glob.chars().take(40).collect();
+        return Err(format!("its glob `{start}…` is over {MAX_GLOB} bytes"));
+    }
+    let mut network = Vec::new();
+    for value in &written.network {
+        match value.as_str().filter(|glob| glob.len() <= MAX_GLOB) {
+            Some(glob) => network.push(glob.to_owned()),
+            None => warn("an entry of `network` is not the name of a tool; it is left out".into()),
+        }
+    }
+    Ok(Permissions { default, rules, network, unreadable: false })
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn parsed(text: &str) -> (Permissions, Vec<String>) {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("permissions.json");
+        std::fs::write(&file, text).unwrap();
+        let mut warnings = Vec::new();
+        (read(&file, &mut warnings), warnings)
+    }
+
+    #[test]
+    fn the_last_rule_that_is_for_a_tool_holds() {
+        let (permissions, warnings) = parsed(
+            r#"{"default": "ask", "network": ["shell", "get_*"],
+                "tools": {"z*": "deny", "*_file": "allow", "write_*": "deny", "a": "allow", "zero": "allow"}}"#,
+        );
+        assert_eq!(warnings, [""; 0]);
+        for (tool, decided) in [
+            ("read_file", Permission::Allow),
+            ("write_file", Permission::Deny),
+            ("zoo", Permission::Deny),
+            ("zero", Permission::Allow),
+            ("other", Permission::Ask),
+        ] {
+            assert_eq!(permissions.decided(tool), Some(decided), "{tool}");
+        }
+        let may = ["shell", "get_it", "shells", "get"].map(|tool| permissions.network(tool));
+        assert_eq!(may, [true, true, false, false]);
+    }
+
+    #[test]
+    fn without_a_file_nothing_is_decided() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut warnings = Vec::new();
+        let permissions = read(&folder.path().join("permissions.json"), &mut warnings);
+        assert_eq!((permissions.decided("shell"), permissions.network("shell")), (None, false));
+        assert_eq!(warnings, [""; 0]);
+    }
+
+    #[test]
+    fn what_is_not_understood_never_opens_anything() {
+        let long = format!(r#"{{"tools": {{"{}": "allow"}}}}"#, "x".repeat(257));
+        let many = format!(r#"{{"network": {:?}}}"#, vec!["x"; 1_001]);
+        let large = format!("{}{{}}", " ".repeat(300_000));
+        for text in ["", "{", "[]", "null", r#"{"tools": []}"#, r#"{"network": "*"}"#, &long, &many, &large] {
+            let (permissions, warnings) = parsed(text);
+            assert_eq!(permissions.decided("read_file"), Some(Permission::Ask), "{text}");
+            assert_eq!((permissions.network("read_file"), warnings.len()), (false, 1), "{text}");
+        }
+        let (permissions, warnings) = parsed(
+            r#"{"default": "alow", "tools": {"*": "allow", "shell": true, "web_*": "Allow"},
+                "network": [1, "*".repeat, "a"], "x": 1}"#,
+        );
+        assert_eq!((permissions.decided("shell"), warnings.len()), (Some(Permission::Ask), 1));
+        let (permissions, warnings) = parsed(
+            r#"{"default": "alow", "tools": {"a*": "allow", "shell": true, "web_*": "Allow"},
+                "network": [1, "a"], "x": 1}"#,
+        );
+        for (tool, decided) in
+            [("shell", Permission::Deny), ("web_fetch", Permission::Deny), ("b", Permission::Deny)]
+        {
+            assert_eq!(permissions.decided(tool), Some(decided), "{tool}");
+        }
+        assert_eq!(permissions.decided("ab"), Some(Permission::Allow));
+        assert_eq!(permissions.network, ["a"]);
+        assert_eq!(warnings.len(), 5, "{warnings:?}");
+    }
+
+    #[test]
+    fn a_link_to_nothing_is_a_fault() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("permissions.json");
+        std::os::unix::fs::symlink("nowhere", &file).unwrap();
+        let mut warnings = Vec::new();
+        assert_eq!(read(&file, &mut warnings).decided("shell"), Some(Permission::Ask));
+        assert_eq!(warnings.len(), 1);
+    }
+
+    proptest! {
+        #[test]
+        fn a_glob_is_what_its_regular_expression_is(glob in "[ab*]{0,8}", name in "[ab]{0,10}") {
+            let expression = format!("^{}$", glob.replace('*', ".*"));
+            let expected = regex_lite::Regex::new(&expression).unwrap().is_match(&name);
+            prop_assert_eq!(glob_matches(&glob, &name), expected);
+        }
+
+        #[test]
+        fn any_file_is_taken_or_asks(text in r#"[\[\]{}":,a-z*0 ]{0,60}"#) {
+            let (permissions, warnings) = parsed(&text);
+            if serde_json::from_str::<Value>(&text).is_err() {
+                prop_assert_eq!(permissions.default, Some(Permission::Ask));
+                prop_assert_eq!(warnings.len(), 1);
+            }
+        }
+    }
+}

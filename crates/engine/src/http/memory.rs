@@ -1,0 +1,123 @@
+//! `/memory`: what the engine remembers beyond a task.
+
+use axum::extract::State as Extract;
+use contract::ErrorBody;
+use contract::engine::{Deleted, DeletedStatus};
+use contract::memory::{
+    Episodes, Knowledge, KnowledgeList, KnowledgeResult, KnowledgeResults, ListMemory, MemoryKind,
+    MemorySearch, SaveKnowledge, Source,
+};
+use service::http::{ApiError, Json, Path, Query};
+
+use super::State;
+use super::auth::Authenticated;
+use crate::brain::Found;
+
+/// Searches what is known, the best first.
+#[utoipa::path(
+    post, path = "/memory/knowledge/search", request_body = MemorySearch, security(("engine_key" = [])),
+    responses(
+        (status = 200, body = KnowledgeResults),
+        (status = 400, body = ErrorBody, description = "INVALID_REQUEST"),
+        (status = 401, body = ErrorBody, description = "INVALID_ENGINE_KEY"),
+        (status = 413, body = ErrorBody, description = "PAYLOAD_TOO_LARGE"),
+        (status = 500, body = ErrorBody, description = "INTERNAL_ERROR"),
+    ),
+)]
+pub(super) async fn search(
+    _: Authenticated,
+    Extract(State(shared)): Extract<State>,
+    Json(request): Json<MemorySearch>,
+) -> Result<axum::Json<KnowledgeResults>, ApiError> {
+    let found = shared.agent.search_memory(request, &[MemoryKind::Knowledge]).await?;
+    Ok(axum::Json(KnowledgeResults { results: found.into_iter().filter_map(result).collect() }))
+}
+
+fn result(Found { id, content, source, tags, score, created_at, .. }: Found) -> Option<KnowledgeResult> {
+    let (id, source) = (id.parse().ok()?, source.unwrap_or(Source::Tool));
+    Some(KnowledgeResult { id, content, source, tags, score, created_at })
+}
+
+/// Lists what is known, the newest first.
+#[utoipa::path(
+    get, path = "/memory/knowledge", security(("engine_key" = [])),
+    params(
+        ("limit" = Option<i64>, Query, description = "How many at most: 1 to 1,000, 50 by default"),
+        ("offset" = Option<i64>, Query, description = "How many to leave out; 0 by default"),
+    ),
+    responses(
+        (status = 200, body = KnowledgeList),
+        (status = 400, body = ErrorBody, description = "INVALID_REQUEST"),
+        (status = 401, body = ErrorBody, description = "INVALID_ENGINE_KEY"),
+        (status = 500, body = ErrorBody, description = "INTERNAL_ERROR"),
+    ),
+)]
+pub(super) async fn list(
+    _: Authenticated,
+    Extract(State(shared)): Extract<State>,
+    Query(query): Query<ListMemory>,
+) -> Result<axum::Json<KnowledgeList>, ApiError> {
+    Ok(axum::Json(shared.agent.knowledge(query).await?))
+}
+
+/// Saves what is to be known from now on.
+#[utoipa::path(
+    post, path = "/memory/knowledge", request_body = SaveKnowledge, security(("engine_key" = [])),
+    responses(
+        (status = 200, body = Knowledge),
+        (status = 400, body = ErrorBody, description = "INVALID_REQUEST"),
+        (status = 401, body = ErrorBody, description = "INVALID_ENGINE_KEY"),
+        (status = 404, body = ErrorBody, description = "NOT_FOUND"),
+        (status = 413, body = ErrorBody, description = "PAYLOAD_TOO_LARGE"),
+        (status = 500, body = ErrorBody, description = "INTERNAL_ERROR"),
+    ),
+)]
+pub(super) async fn save(
+    _: Authenticated,
+    Extract(State(shared)): Extract<State>,
+    Json(request): Json<SaveKnowledge>,
+) -> Result<axum::Json<Knowledge>, ApiError> {
+    Ok(axum::Json(shared.agent.save_knowledge(request).await?))
+}
+
+/// Deletes a record of knowledge for good.
+#[utoipa::path(
+    delete, path = "/memory/knowledge/{id}", params(("id" = String, Path, description = "The record")),
+    security(("engine_key" = [])),
+    responses(
+        (status = 200, body = Deleted),
+        (status = 401, body = ErrorBody, description = "INVALID_ENGINE_KEY"),
+        (status = 404, body = ErrorBody, description = "NOT_FOUND"),
+        (status = 500, body = ErrorBody, description = "INTERNAL_ERROR"),
+    ),
+)]
+pub(super) async fn delete(
+    _: Authenticated,
+    Extract(State(shared)): Extract<State>,
+    Path(id): Path<String>,
+) -> Result<axum::Json<Deleted>, ApiError> {
+    shared.agent.delete_knowledge(&id).await?;
+    Ok(axum::Json(Deleted { status: DeletedStatus::Deleted }))
+}
+
+/// Lists what is remembered of turns that have ended, the newest first.
+#[utoipa::path(
+    get, path = "/memory/episodes", security(("engine_key" = [])),
+    params(
+        ("limit" = Option<i64>, Query, description = "How many at most: 1 to 1,000, 50 by default"),
+        ("offset" = Option<i64>, Query, description = "How many to leave out; 0 by default"),
+    ),
+    responses(
+        (status = 200, body = Episodes),
+        (status = 400, body = ErrorBody, description = "INVALID_REQUEST"),
+        (status = 401, body = ErrorBody, description = "INVALID_ENGINE_KEY"),
+        (status = 500, body = ErrorBody, description = "INTERNAL_ERROR"),
+    ),
+)]
+pub(super) async fn episodes(
+    _: Authenticated,
+    Extract(State(shared)): Extract<State>,
+    Query(query): Query<ListMemory>,
+) -> Result<axum::Json<Episodes>, ApiError> {
+    Ok(axum::Json(shared.agent.episodes(query).await?))
+}

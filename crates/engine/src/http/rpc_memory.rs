@@ -1,0 +1,91 @@
+//! The methods `memory.*` of `/rpc`.
+
+use contract::ErrorCode;
+use contract::engine::{Deleted, DeletedStatus};
+use contract::memory::{MAX_CONTENT, MAX_QUERY, MAX_TAG, MAX_TAGS, MemoryKind, MemoryResult, MemoryResults};
+use contract::rpc::{RpcMethod, RpcOutcome};
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+use service::http::{ApiError, fields};
+
+use super::Shared;
+use crate::agent::AgentError;
+use crate::brain::Found;
+
+/// What `memory.search` looks through.
+const KINDS: &[MemoryKind] = &[MemoryKind::Knowledge, MemoryKind::Episode, MemoryKind::Message];
+
+/// What `memory.delete` takes.
+#[derive(Deserialize)]
+struct Delete {
+    id: String,
+}
+
+/// The methods and what they take.
+pub(super) fn methods() -> impl Iterator<Item = RpcMethod> {
+    let text = |most: usize| json!({"type": "string", "minLength": 1, "maxLength": most});
+    let count = |least: u64, most: Option<u64>, default: u64| match most {
+        Some(most) => json!({"type": "integer", "minimum": least, "maximum": most, "default": default}),
+        None => json!({"type": "integer", "minimum": least, "default": default}),
+    };
+    [
+        (
+            "memory.search",
+            json!({"query": {"type": "string", "maxLength": MAX_QUERY}, "limit": count(1, Some(100), 10)}),
+            json!(["query"]),
+        ),
+        (
+            "memory.save",
+            json!({
+                "content": text(MAX_CONTENT),
+                "tags": {"type": "array", "items": text(MAX_TAG), "maxItems": MAX_TAGS},
+                "supersedes": {"type": "string"},
+            }),
+            json!(["content"]),
+        ),
+        ("memory.list", json!({"limit": count(1, Some(1_000), 50), "offset": count(0, None, 0)}), json!([])),
+        ("memory.delete", json!({"id": {"type": "string"}}), json!(["id"])),
+    ]
+    .into_iter()
+    .map(|(method, properties, required)| RpcMethod {
+        method: method.to_owned(),
+        params: json!({"type": "object", "properties": properties, "required": required}),
+    })
+}
+
+/// Calls `memory.<op>`; none if there is no such method.
+pub(super) async fn call(
+    shared: &Shared,
+    op: &str,
+    params: Map<String, Value>,
+) -> Result<Option<RpcOutcome>, ApiError> {
+    let agent = &shared.agent;
+    let outcome = match op {
+        "search" => {
+            let found = agent.search_memory(fields(params)?, KINDS).await?;
+            RpcOutcome::Memories(MemoryResults { results: found.into_iter().map(result).collect() })
+        }
+        "save" => RpcOutcome::Known(agent.save_knowledge(fields(params)?).await.map_err(refused)?),
+        "list" => RpcOutcome::Knowledge(agent.knowledge(fields(params)?).await?),
+        "delete" => {
+            let Delete { id } = fields(params)?;
+            agent.delete_knowledge(&id).await.map_err(refused)?;
+            RpcOutcome::Deleted(Deleted { status: DeletedStatus::Deleted })
+        }
+        _ => return Ok(None),
+    };
+    Ok(Some(outcome))
+}
+
+/// Here only a method can be not found: that a record is not is a fault of the parameters.
+fn refused(error: AgentError) -> ApiError {
+    match error {
+        AgentError::UnknownRecord(message) => ApiError::new(ErrorCode::InvalidRequest, message),
+        error => error.into(),
+    }
+}
+
+fn result(found: Found) -> MemoryResult {
+    let Found { kind, id, content, source, tags, score, created_at, task_id, message_ids, .. } = found;
+    MemoryResult { kind, id, content, source, tags, score, created_at, task_id, message_ids }
+}

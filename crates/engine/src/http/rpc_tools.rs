@@ -1,0 +1,39 @@
+//! `tool.<name>` of `/rpc`: calls of tools.
+
+use contract::ErrorCode;
+use contract::rpc::{RpcMethod, RpcOutcome, ToolOutput};
+use serde_json::{Map, Value};
+use service::http::ApiError;
+
+use super::Shared;
+use crate::agent::DirectError;
+
+/// What stands before a tool's name.
+pub(super) const PREFIX: &str = "tool.";
+
+pub(super) async fn call(
+    shared: &Shared,
+    tool: &str,
+    params: Map<String, Value>,
+) -> Result<RpcOutcome, ApiError> {
+    let output = shared.agent.call_tool(tool, Value::Object(params)).await?;
+    Ok(RpcOutcome::Tool(ToolOutput { output }))
+}
+
+/// The methods there are.
+pub(super) fn methods(shared: &Shared) -> impl Iterator<Item = RpcMethod> {
+    let tools = shared.agent.direct_tools();
+    tools.map(|spec| RpcMethod { method: format!("{PREFIX}{}", spec.name), params: spec.input_schema })
+}
+
+impl From<DirectError> for ApiError {
+    fn from(error: DirectError) -> Self {
+        let code = match error {
+            DirectError::NoSuchTool(_) => ErrorCode::MethodNotFound,
+            DirectError::Denied(_) => ErrorCode::ToolDenied,
+            DirectError::Failed(_) => ErrorCode::ToolFailed,
+            DirectError::Agent(error) => return error.into(),
+        };
+        Self::new(code, error.to_string())
+    }
+}

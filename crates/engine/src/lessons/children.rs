@@ -1,0 +1,184 @@
+//! Leaking children. Whatever programs an agent leaves behind, none of them outlives its turn, and none outlives the
+//! engine, however that ends.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use contract::KeyHash;
+use serde_json::json;
+use service::clock::{Clock as _, SystemClock};
+use strict_provider::{Reply, StrictProvider};
+use tempfile::TempDir;
+
+use crate::config::Config;
+use crate::testing::{Seen, can_confine, own_helper, parse_sse, within};
+
+const KEY: &str = "sk-svc-right";
+/// By this variable a process knows that it is to be an engine, and where.
+const FOLDER: &str = "ROUNDHOUSE_TEST_ENGINE_FOLDER";
+
+/// An engine in a process of its own, which can be killed.
+struct EngineProcess {
+    process: Child,
+    base: String,
+    folder: TempDir,
+    provider: StrictProvider,
+}
+
+impl EngineProcess {
+    async fn start() -> Self {
+        let provider = StrictProvider::start().await.unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let catalog = folder.path().join("catalog");
+        std::fs::create_dir(&catalog).unwrap();
+        std::fs::write(catalog.join("permissions.json"), r#"{"default": "allow"}"#).unwrap();
+        let process = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "lessons::children::an_engine_to_be_killed", "--nocapture"])
+            .env(FOLDER, folder.path())
+            .env("LLM_BASE_URL", provider.base_url())
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        let address = folder.path().join("address");
+        let base = within(async {
+            loop {
+                match std::fs::read_to_string(&address) {
+                    Ok(address) if address.ends_with('\n') => return format!("http://{}", address.trim()),
+                    _ => SystemClock::new().sleep(Duration::from_millis(10)).await,
+                }
+            }
+        })
+        .await;
+        Self { process, base, folder, provider }
+    }
+
+    async fn say(&self, task: &str) -> Vec<Seen> {
+        let body = json!({"task_id": task, "message": "go"}).to_string();
+        let request =
+            reqwest::Client::new().post(format!("{}/execute", self.base)).header("X-Engine-Key", KEY);
+        parse_sse(&within(request.body(body).send()).await.unwrap().bytes().await.unwrap())
+    }
+
+    fn kill(&mut self) {
+        self.process.kill().unwrap();
+        self.process.wait().unwrap();
+    }
+}
+
+impl Drop for EngineProcess {
+    fn drop(&mut self) {
+        // It may be dead already.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// Not a test by itself: what an [`EngineProcess`] runs.
+#[tokio::test]
+async fn an_engine_to_be_killed() {
+    let Some(folder) = std::env::var_os(FOLDER) else { return };
+    let folder = Path::new(&folder);
+    let base = std::env::var("LLM_BASE_URL").unwrap();
+    let path = |name: &str| folder.join(name).to_str().unwrap().to_owned();
+    let (brain, catalog, key) = (path("brain.sqlite"), path("catalog"), KeyHash::of(KEY).to_hex());
+    let env = [
+        ("ENGINE_HOST", "127.0.0.1"),
+        ("ENGINE_PORT", "0"),
+        ("ENGINE_KEY_HASH", &key),
+        ("SQLITE_DB_PATH", &brain),
+        ("CATALOG_DIR", &catalog),
+        ("LLM_PROVIDER", "anthropic"),
+        ("LLM_API_KEY", "k"),
+        ("LLM_BASE_URL", &base),
+    ];
+    let env: BTreeMap<String, String> =
+        env.into_iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
+    let mut config = Config::from_env(&env).unwrap();
+    config.helper = own_helper();
+    let engine = crate::Engine::start(config).await.unwrap();
+    std::fs::write(folder.join("address"), format!("{}\n", engine.address().unwrap())).unwrap();
+    engine.serve(tokio_util::sync::CancellationToken::new()).await;
+}
+
+/// A time to sleep, in seconds, that no other process sleeps for. What a saboteur lets go of ends with it.
+fn mark(seconds: u32, engine: &EngineProcess) -> String {
+    format!("{seconds}.{}", engine.process.id())
+}
+
+/// The processes whose command line holds `mark`, zombies left out.
+pub(super) fn alive(mark: &str) -> Vec<String> {
+    let processes = std::fs::read_dir("/proc").unwrap().filter_map(|entry| {
+        let folder = entry.ok()?.path();
+        let command = std::fs::read(folder.join("cmdline")).ok()?;
+        let command = String::from_utf8_lossy(&command).replace('\0', " ");
+        let is_program = command.starts_with("sleep ") && command.contains(mark);
+        is_program.then_some(command)
+    });
+    processes.collect()
+}
+
+async fn gone(mark: &str) {
+    within(async {
+        while !alive(mark).is_empty() {
+            SystemClock::new().sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await;
+}
+
+/// A command that leaves programs behind in every way there is, and ends.
+fn leaves_behind(mark: &str) -> String {
+    format!(
+        "sleep {mark} & setsid sleep {mark} & nohup sleep {mark} >/dev/null 2>&1 & \
+         (trap '' TERM HUP INT; setsid sh -c 'sleep {mark} & sleep {mark}' </dev/null >/dev/null 2>&1 &) ; \
+         echo left"
+    )
+}
+
+#[tokio::test]
+async fn lesson_e09_what_a_turn_leaves_behind_does_not_outlive_it() {
+    if !can_confine() {
+        return;
+    }
+    let engine = EngineProcess::start().await;
+    let mark = mark(97, &engine);
+    for turn in 0..100 {
+        let call = Reply::new().tool_use("shell", json!({"command": leaves_behind(&mark), "timeout_s": 20}));
+        engine.provider.enqueue_all([call, Reply::of_text("Done.")]);
+        let events = engine.say(&format!("task-{turn}")).await;
+        let result = events.iter().find(|event| event.kind == "tool_result").unwrap();
+        assert!(result.data["output"].as_str().unwrap().contains("left"), "{}", result.data);
+        assert_eq!(alive(&mark), [""; 0], "after turn {turn}");
+    }
+}
+
+#[tokio::test]
+async fn lesson_e09_no_program_outlives_an_engine_that_is_killed() {
+    if !can_confine() {
+        return;
+    }
+    let mut engine = EngineProcess::start().await;
+    let mark = mark(98, &engine);
+    let command = format!("{}; touch began; sleep {mark}", leaves_behind(&mark));
+    engine.provider.enqueue(Reply::new().tool_use("shell", json!({"command": command})));
+    let begun = engine.folder.path().join("workspace/began");
+    tokio::select! {
+        events = engine.say("task") => panic!("it ended: {events:#?}"),
+        () = within(async {
+            while !begun.exists() {
+                SystemClock::new().sleep(Duration::from_millis(5)).await;
+            }
+        }) => {}
+    }
+    // The last of them is the program itself.
+    within(async {
+        while alive(&mark).len() < 5 {
+            SystemClock::new().sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await;
+    engine.kill();
+    gone(&mark).await;
+}

@@ -1,0 +1,206 @@
+//! What a person's `always` covers. Pure.
+//!
+//! For most tools it covers the tool. For one that runs commands it covers commands that begin as the one that the
+//! person saw, and only where a beginning says which program will run: not through a shell's own syntax, and not where
+//! the program is known to run others. What a program does with the rest of its arguments is the program's: who allows
+//! `git grep` trusts git with its options.
+
+/// What would say nothing of what runs: what a shell would read as more than one plain command, or expand.
+const SYNTAX: [char; 10] = [';', '&', '|', '<', '>', '$', '`', '(', ')', '\\'];
+/// Programs that run what their arguments say.
+const RUNNERS: [&str; 45] = [
+    "builtin",
+    "bunx",
+    "chroot",
+    "chrt",
+    "coproc",
+    "deno",
+    "docker",
+    "make",
+    "ninja",
+    "npx",
+    "podman",
+    "pnpx",
+    "ssh",
+    "setarch",
+    "systemd-run",
+    "taskset",
+    "unshare",
+    "watch",
+    "ash",
+    "bash",
+    "busybox",
+    "command",
+    "dash",
+    "doas",
+    "env",
+    "eval",
+    "exec",
+    "find",
+    "flock",
+    "ionice",
+    "ksh",
+    "nice",
+    "nohup",
+    "parallel",
+    "setsid",
+    "sh",
+    "source",
+    "stdbuf",
+    "strace",
+    "su",
+    "sudo",
+    "time",
+    "timeout",
+    "xargs",
+    "zsh",
+];
+
+/// Second words by which a program runs what its arguments say.
+const RUN: [&str; 6] = ["run", "exec", "x", "dlx", "eval", "shell"];
+
+/// The words of a command, as a shell takes them apart where nothing is quoted.
+fn words(command: &str) -> impl Iterator<Item = &str> {
+    command.split([' ', '\t']).filter(|word| !word.is_empty())
+}
+
+/// What a grant for `command` is stored with: its first two words where they say what will run, else all of it.
+pub(crate) fn prefix_of(command: &str) -> &str {
+    let command = command.trim();
+    let second = words(command).nth(1);
+    match second.filter(|_| begins_plainly(command)) {
+        // Both are slices of the command.
+        Some(second) => {
+            let start = words(command).next().map_or(0, str::len);
+            let gap = command.get(start..).and_then(|rest| rest.find(second)).unwrap_or(0);
+            command.get(..start + gap + second.len()).unwrap_or(command)
+        }
+        None => command,
+    }
+}
+
+/// Whether a grant with this prefix covers a call that runs this command. A tool runs commands or has no prefix.
+pub(crate) fn allows(prefix: Option<&str>, command: Option<&str>) -> bool {
+    match (prefix, command) {
+        (None, None) => true,
+        (Some(prefix), Some(command)) => covers(prefix, command),
+        _ => false,
+    }
+}
+
+/// Whether a grant with `prefix` covers `command`.
+fn covers(prefix: &str, command: &str) -> bool {
+    let command = command.trim();
+    if command == prefix {
+        return true;
+    }
+    let extends = || words(command).take(2).eq(words(prefix));
+    begins_plainly(prefix) && words(prefix).count() == 2 && begins_plainly(command) && extends()
+}
+
+/// What a person is told that their `always` would cover.
+pub(crate) fn in_words(command: &str) -> String {
+    let prefix = prefix_of(command);
+    let covered = super::leave::excerpt(prefix, "", 200);
+    if begins_plainly(prefix) {
+        format!("`always` would allow all commands that begin with `{covered}`.")
+    } else {
+        "`always` would allow exactly this command.".to_owned()
+    }
+}
+
+/// Whether the first two words of a command say what will run: a program and what it is to do.
+fn begins_plainly(command: &str) -> bool {
+    let mut both = words(command);
+    let (Some(program), Some(second)) = (both.next(), both.next()) else { return false };
+    let name = program.rsplit('/').next().unwrap_or(program);
+    let plain = |word: &str| !word.contains(['"', '\'', '*', '?', '[', '{', '~', '#', '!']);
+    // Other blanks part no words for a shell, and look as if they did.
+    let blank = |character: char| character.is_whitespace() && character != ' ' && character != '\t';
+    !command.contains(SYNTAX)
+        && !command.contains(blank)
+        // An assignment before the program changes what it does.
+        && !program.contains('=')
+        && plain(program)
+        && plain(second)
+        && !second.starts_with('-')
+        && !RUN.contains(&second)
+        && !RUNNERS.contains(&name)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn two_plain_words_cover_what_begins_with_them() {
+        assert_eq!(prefix_of("  git  status -s "), "git  status");
+        assert_eq!(prefix_of("git commit -m 'it works'"), "git commit");
+        for covered in ["git status", "git  status", "git status -s", " git status --long \"a b\""] {
+            assert!(covers("git status", covered), "{covered}");
+        }
+        for other in
+            ["git", "git push", "git statuses", "gitstatus", "git 'status'", "GIT status", "./git status"]
+        {
+            assert!(!covers("git status", other), "{other}");
+        }
+    }
+
+    #[test]
+    fn nothing_rides_along() {
+        for more in [
+            "git status; rm -r x",
+            "git status && rm -r x",
+            "git status | sh",
+            "git status > x",
+            "git status $(rm -r x)",
+            "git status `rm -r x`",
+            "git status \"$(rm -r x)\"",
+            "git status\nrm -r x",
+            "git status & rm -r x",
+            "git status \\\nx",
+            "PATH=. git status",
+            "git status\u{a0}x",
+        ] {
+            assert!(!covers("git status", more), "{more}");
+            // One who allowed it all allowed no more than that.
+            assert_eq!(prefix_of(more), more);
+            assert!(covers(more, more) && !covers(more, &format!("{more} -x")), "{more}");
+        }
+    }
+
+    #[test]
+    fn what_runs_others_or_is_told_by_an_option_is_covered_as_a_whole() {
+        for whole in [
+            "sudo rm x",
+            "/usr/bin/env rm x",
+            "bash -c x",
+            "python3 -c x",
+            "uv run x",
+            "make test",
+            "rm -rf build",
+            "ls",
+            "xargs rm",
+        ] {
+            assert_eq!(prefix_of(whole), whole);
+            assert!(covers(whole, whole) && !covers(whole, &format!("{whole} more")), "{whole}");
+            assert_eq!(in_words(whole), "`always` would allow exactly this command.");
+        }
+    }
+
+    proptest! {
+        /// Whatever is granted for one command covers that command, and nothing whose first words are others.
+        #[test]
+        fn a_grant_covers_its_command(command in "[a-z =\"'$;&|./-]{1,24}", other in "[a-z =\"'$;&|./-]{1,24}") {
+            let prefix = prefix_of(&command);
+            prop_assert!(covers(prefix, &command));
+            if covers(prefix, &other) && other.trim() != command.trim() {
+                let begins = |text: &str| text.split([' ', '\t']).filter(|word| !word.is_empty()).take(2).map(str::to_owned).collect::<Vec<_>>();
+                prop_assert_eq!(begins(&command), begins(&other));
+                prop_assert!(!other.contains(SYNTAX));
+            }
+        }
+    }
+}

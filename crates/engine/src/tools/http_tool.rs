@@ -1,0 +1,229 @@
+//! A tool of the catalog that is a call over HTTP.
+//!
+//! The product wrote its address, so it may be anywhere, inside the product's own network too. What the model gives
+//! reaches the server as the body or the query only: never the address, never a header.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::LazyLock;
+use std::time::Duration;
+
+use futures::FutureExt as _;
+use futures::future::BoxFuture;
+use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, LOCATION};
+use reqwest::{Client, Method, Response, Url, redirect};
+use serde_json::Value;
+
+use super::web::{chain, decode, media_type, read_body};
+use super::{Invocation, Permission, Tool, ToolError, ToolOutput, ToolStep, leave};
+use crate::models::ToolSpec;
+
+/// How long a server may take to accept a connection.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long a call may take.
+const DEADLINE: Duration = Duration::from_mins(1);
+/// How much of an answer is read, in bytes.
+const MAX_BODY: usize = 5 * 1024 * 1024;
+/// How much of a refusal the model is shown, in characters.
+const MAX_REFUSAL: usize = 4_096;
+/// How much of an input a person is shown, in characters.
+const MAX_SHOWN: usize = 4_096;
+/// How many redirects within one server are followed.
+const MAX_REDIRECTS: usize = 5;
+
+/// Made at first use: an idle engine has neither connections nor TLS roots in memory.
+static CLIENT: LazyLock<Result<Client, String>> = LazyLock::new(|| {
+    let client = Client::builder().connect_timeout(CONNECT_TIMEOUT).referer(false);
+    client.redirect(redirect::Policy::custom(within_server)).build().map_err(|error| chain(&error))
+});
+
+/// Follows a redirect only to where the product sent the call: scheme, host and port. Elsewhere it would carry the
+/// tool's headers, and the user's data.
+fn within_server(attempt: redirect::Attempt<'_>) -> redirect::Action {
+    let same = attempt.previous().first().is_some_and(|first| first.origin() == attempt.url().origin());
+    if same && attempt.previous().len() <= MAX_REDIRECTS { attempt.follow() } else { attempt.stop() }
+}
+
+/// Where and how such a tool calls.
+#[derive(Clone)]
+pub struct HttpCall {
+    method: Method,
+    url: Url,
+    headers: HeaderMap,
+}
+
+/// Without what may hold a key: the headers, and all of the address but the server.
+impl fmt::Debug for HttpCall {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.method, self.server())
+    }
+}
+
+impl HttpCall {
+    /// Reads what the catalog says.
+    ///
+    /// # Errors
+    /// What of it is wrong, for the person who wrote it.
+    pub fn parse(method: &str, url: &str, headers: &BTreeMap<String, String>) -> Result<Self, String> {
+        let methods = [Method::GET, Method::HEAD, Method::POST, Method::PUT, Method::PATCH, Method::DELETE];
+        let known = methods.into_iter().find(|known| known.as_str().eq_ignore_ascii_case(method));
+        let method = known.ok_or_else(|| {
+            format!("`method` is `{method}`: it must be GET, HEAD, POST, PUT, PATCH or DELETE")
+        })?;
+        let url = Url::parse(url)
+            .ok()
+            .filter(|url| matches!(url.scheme(), "http" | "https"))
+            .ok_or_else(|| "`url` must be an address that begins with http:// or https://".to_owned())?;
+        if !url.username().is_empty() || url.password().is_some() {
+            return Err("`url` must hold no user and password: put them into `headers`".into());
+        }
+        let headers = headers.iter().map(|(name, value)| header(name, value)).collect::<Result<_, _>>()?;
+        Ok(Self { method, url, headers })
+    }
+
+    fn server(&self) -> String {
+        self.url.origin().ascii_serialization()
+    }
+
+    /// Whether what the model gives goes into the query: such calls have no body (RFC 9110, section 9.3.1).
+    fn takes_query(&self) -> bool {
+        matches!(self.method, Method::GET | Method::HEAD)
+    }
+
+    async fn send(&self, input: &Value) -> Result<String, ToolError> {
+        let client = CLIENT.as_ref().map_err(|reason| ToolError(reason.clone()))?;
+        let mut headers = self.headers.clone();
+        let mut url = self.url.clone();
+        let body = if self.takes_query() {
+            add_query(&mut url, input);
+            None
+        } else {
+            headers.entry(CONTENT_TYPE).or_insert(HeaderValue::from_static("application/json"));
+            Some(input.to_string())
+        };
+        let mut request = client.request(self.method.clone(), url).headers(headers);
+        if let Some(body) = body {
+            request = request.body(body);
+        }
+        let response = request.send().await.map_err(|error| failed(&error))?;
+        answer(response).await
+    }
+}
+
+fn header(name: &str, value: &str) -> Result<(HeaderName, HeaderValue), String> {
+    let header = name.parse().map_err(|_| format!("`headers`: `{name}` is no name of a header"))?;
+    // Not shown: it may be a key.
+    let mut value: HeaderValue =
+        value.parse().map_err(|_| format!("`headers`: the value of `{name}` cannot be sent"))?;
+    value.set_sensitive(true);
+    Ok((header, value))
+}
+
+/// Each field becomes a parameter: text as it is, a list as one parameter for each of its items, anything else as
+/// JSON; null is left out.
+fn add_query(url: &mut Url, input: &Value) {
+    let Value::Object(fields) = input else { return };
+    let given = fields.iter().flat_map(|(name, value)| {
+        let values = value.as_array().map_or_else(|| std::slice::from_ref(value), Vec::as_slice);
+        values.iter().map(move |value| (name, value))
+    });
+    let parameters: Vec<(&str, String)> = given
+        .filter(|(_, value)| !value.is_null())
+        .map(|(name, value)| (name.as_str(), value.as_str().map_or_else(|| value.to_string(), str::to_owned)))
+        .collect();
+    if !parameters.is_empty() {
+        url.query_pairs_mut().extend_pairs(parameters);
+    }
+}
+
+async fn answer(response: Response) -> Result<String, ToolError> {
+    let status = response.status();
+    let text_of = |name| {
+        response.headers().get(name).map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned())
+    };
+    let content_type = text_of(CONTENT_TYPE).unwrap_or_default();
+    if let Some(location) = text_of(LOCATION).filter(|_| status.is_redirection()) {
+        return Err(ToolError(format!(
+            "the server answered {status} and redirects to `{location}`, which is not followed: another server, or one \
+             redirect too many"
+        )));
+    }
+    let body = read_body(response, MAX_BODY).await.map_err(|error| failed(&error))?;
+    let text = decode(&body.bytes, &content_type);
+    if text.contains('\0') {
+        let (size, kind) = (body.bytes.len(), media_type(&content_type));
+        return Err(ToolError(format!(
+            "the server answered {status} with {size} bytes of `{kind}`, which is no text"
+        )));
+    }
+    if !status.is_success() {
+        let shown: String = text.chars().take(MAX_REFUSAL).collect();
+        let cut = if shown.len() < text.len() { "\n[cut]" } else { "" };
+        return Err(ToolError(format!("the server answered {status}:\n{shown}{cut}")));
+    }
+    if text.is_empty() {
+        return Ok(format!("The server answered {status} without a text."));
+    }
+    if !body.is_whole {
+        return Ok(format!("{text}\n[cut: the answer is longer than {MAX_BODY} bytes]"));
+    }
+    Ok(text)
+}
+
+/// Without the address, in which the product may have put a key.
+fn failed(error: &reqwest::Error) -> ToolError {
+    let causes = std::iter::successors(std::error::Error::source(error), |cause| cause.source());
+    let reason = causes.last().map_or_else(|| "no answer".to_owned(), ToString::to_string);
+    ToolError(format!("the call failed: {reason}"))
+}
+
+/// See the module.
+pub(super) struct HttpTool {
+    spec: ToolSpec,
+    permission: Permission,
+    idempotent: bool,
+    call: HttpCall,
+    deadline: Duration,
+}
+
+impl HttpTool {
+    /// A tool that makes this call.
+    pub(super) fn new(spec: ToolSpec, permission: Permission, idempotent: bool, call: HttpCall) -> Self {
+        Self { spec, permission, idempotent, call, deadline: DEADLINE }
+    }
+}
+
+impl Tool for HttpTool {
+    fn spec(&self) -> ToolSpec {
+        self.spec.clone()
+    }
+
+    fn idempotent(&self) -> bool {
+        self.idempotent
+    }
+
+    fn permission(&self) -> Permission {
+        self.permission
+    }
+
+    fn leave_for(&self, input: &Value) -> String {
+        let (method, server) = (&self.call.method, self.call.server());
+        let shown = leave::excerpt(&input.to_string(), "", MAX_SHOWN);
+        format!("Allow `{}` to send this to {server} ({method})?\n{shown}", self.spec.name)
+    }
+
+    fn run(&self, invocation: Invocation) -> BoxFuture<'_, Result<ToolStep, ToolError>> {
+        async move {
+            let sent = tokio::time::timeout(self.deadline, self.call.send(&invocation.input)).await;
+            let late =
+                || ToolError(format!("the server did not answer within {} s", self.deadline.as_secs_f32()));
+            let text = sent.map_err(|_| late())??;
+            Ok(ToolStep::Done(ToolOutput { text, ..ToolOutput::default() }))
+        }
+        .boxed()
+    }
+}
+
+#[cfg(test)]
+#[path = "http_tool_tests.rs"]
+mod tests;

@@ -1,0 +1,65 @@
+//! Skills, as the model loads them.
+
+use super::*;
+use crate::catalog::Catalog;
+use crate::tools::rig::{Rig, run};
+
+fn tool(rig: &Rig) -> LoadSkill {
+    let put = |path: &str, text: &[u8]| {
+        let path = rig.catalog().join("skills").join(path);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, text).unwrap();
+    };
+    put("forms/SKILL.md", b"---\nname: forms\ndescription: Fills in forms.\n---\nDo this.");
+    put("forms/references/more.md", "Größer.".as_bytes());
+    put("forms/assets/logo.png", b"\x89PNG\xff");
+    put("forms/references/large.md", "x".repeat(1_048_577).as_bytes());
+    put("plain/SKILL.md", b"---\nname: plain\ndescription: Is plain.\n---\nDo that.");
+    put("secret.md", b"outside");
+    LoadSkill::new(Catalog::read(&rig.catalog()).skills)
+}
+
+#[tokio::test]
+async fn names_are_told_first_then_the_text_then_a_file() {
+    let rig = Rig::new();
+    let tool = tool(&rig);
+    let schema = tool.spec().input_schema;
+    let description = schema["properties"]["skill"]["description"].as_str().unwrap();
+    assert!(
+        description.ends_with("There are:\n- forms: Fills in forms.\n- plain: Is plain."),
+        "{description}"
+    );
+    assert_eq!(run(&tool, json!({"skill": "plain"})).await, Ok("Do that.".into()));
+    let told = run(&tool, json!({"skill": "forms"})).await.unwrap();
+    let folder = rig.catalog().join("skills/forms");
+    let files = "- assets/logo.png\n- references/large.md\n- references/more.md";
+    assert_eq!(told, format!("Do this.\n\nFiles of this skill, in {}:\n{files}", folder.display()));
+    for file in ["references/more.md", "./references/more.md"] {
+        assert_eq!(run(&tool, json!({"skill": "forms", "file": file})).await, Ok("Größer.".into()));
+    }
+}
+
+#[tokio::test]
+async fn what_is_not_there_is_told() {
+    let rig = Rig::new();
+    let tool = tool(&rig);
+    for (input, why) in [
+        (json!({"skill": "none"}), "there is no skill called `none`; there are: forms, plain"),
+        (json!({"skill": "../forms"}), "there is no skill"),
+        (json!({"skill": "forms", "file": "none.md"}), "has no file `none.md`"),
+        (json!({"skill": "forms", "file": "../secret.md"}), "has no file"),
+        (json!({"skill": "forms", "file": "references/../../secret.md"}), "has no file"),
+        (json!({"skill": "forms", "file": "/etc/passwd"}), "has no file"),
+        (json!({"skill": "forms", "file": ""}), "has no file"),
+        (
+            json!({"skill": "forms", "file": "assets/logo.png"}),
+            "is not UTF-8 text; programs can read it at /",
+        ),
+        (json!({"skill": "forms", "file": "references/large.md"}), "is over 1048576 bytes"),
+        (json!({"file": "a"}), "missing field `skill`"),
+    ] {
+        let refused = run(&tool, input.clone()).await.unwrap_err();
+        assert!(refused.0.contains(why), "{input}: {refused}");
+    }
+    assert_eq!((tool.permission(), tool.idempotent()), (Permission::Allow, true));
+}

@@ -1,0 +1,71 @@
+//! `memory_save`: what the agent wants to know in every task from now on.
+
+use contract::MemoryId;
+use contract::memory::SaveKnowledge;
+use futures::future::BoxFuture;
+use serde_json::json;
+
+use super::{Invocation, Permission, Tool, ToolError, ToolOutput, ToolStep, parse};
+use crate::brain::{Brain, ToKnow};
+use crate::models::ToolSpec;
+
+pub(crate) const NAME: &str = "memory_save";
+
+pub(super) struct MemorySave(pub(super) Brain);
+
+impl Tool for MemorySave {
+    fn spec(&self) -> ToolSpec {
+        ToolSpec {
+            name: NAME.into(),
+            description: "Remembers a fact beyond this task: it is found again in later tasks. Save what stays \
+                          true and is worth knowing, such as preferences, names and decisions, one fact at a time, \
+                          in words that can be understood alone. Do not save secrets. Where a fact has changed, \
+                          name the record that the new one supersedes; memory_search tells its id."
+                .into(),
+            input_schema: json!({
+                "type": "object",
+                "properties": {
+                    "content": {"type": "string", "description": "The fact."},
+                    "tags": {
+                        "type": "array", "items": {"type": "string"},
+                        "description": "Words to file it under.",
+                    },
+                    "supersedes": {
+                        "type": "string", "description": "The id (mem_…) of the record in whose place it comes.",
+                    },
+                },
+                "required": ["content"],
+            }),
+        }
+    }
+
+    /// The record is saved together with the result, so a run without one saved nothing.
+    fn idempotent(&self) -> bool {
+        true
+    }
+
+    fn permission(&self) -> Permission {
+        Permission::Allow
+    }
+
+    // What it saves is on record together with its result. Without a turn there is `memory.save`.
+    fn needs_turn(&self) -> bool {
+        true
+    }
+
+    fn run(&self, invocation: Invocation) -> BoxFuture<'_, Result<ToolStep, ToolError>> {
+        Box::pin(async move {
+            let save: SaveKnowledge = parse(invocation.input)?;
+            let to_know = ToKnow::parse(save).map_err(|error| ToolError(error.to_string()))?;
+            if let Some(superseded) = to_know.supersedes {
+                let in_force = self.0.knowledge_in_force(superseded);
+                let in_force =
+                    in_force.map_err(|error| ToolError(format!("memory cannot be read: {error}")))?;
+                in_force.map_err(|reason| ToolError(format!("`supersedes`: {reason}")))?;
+            }
+            let id = MemoryId::new();
+            let text = format!("saved as {id}");
+            Ok(ToolStep::Done(ToolOutput { text, knowledge: Some((id, to_know)), ..ToolOutput::default() }))
+        })
+    }
+}

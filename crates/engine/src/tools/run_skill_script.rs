@@ -1,0 +1,206 @@
+//! `run_skill_script`: runs a script that came with a skill, on the leash.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use futures::future::BoxFuture;
+use leash::{Command, Limits};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::command::{TIME, result};
+use super::load_skill::find;
+use super::program::{Programs, Stderr};
+use super::{Invocation, Permission, Tool, ToolError, ToolStep, leave, parse};
+use crate::catalog::SkillSpec;
+use crate::models::ToolSpec;
+
+/// The tool's name.
+pub(super) const NAME: &str = "run_skill_script";
+/// The folder of a skill's scripts.
+const FOLDER: &str = "scripts/";
+/// The most arguments.
+const MAX_ARGS: usize = 64;
+/// The longest input and the longest arguments together, in bytes.
+const MAX_INPUT: usize = 1024 * 1024;
+const MAX_ARGS_BYTES: usize = 8_000;
+/// How much of a script's first line is read, in bytes: as much as the kernel takes.
+const MAX_FIRST_LINE: u64 = 256;
+
+/// See the module.
+pub(super) struct RunSkillScript {
+    skills: Vec<Arc<SkillSpec>>,
+    programs: Programs,
+    network: bool,
+}
+
+#[derive(Deserialize)]
+struct Input {
+    skill: String,
+    script: String,
+    #[serde(default)]
+    args: Vec<String>,
+    #[serde(default)]
+    input: String,
+}
+
+/// A skill's scripts, by their paths in its folder.
+pub(super) fn scripts(skill: &SkillSpec) -> impl Iterator<Item = &str> {
+    skill.files.iter().map(String::as_str).filter(|file| file.starts_with(FOLDER))
+}
+
+impl RunSkillScript {
+    pub(super) fn new(skills: Vec<Arc<SkillSpec>>, programs: Programs, network: bool) -> Self {
+        Self { skills, programs, network }
+    }
+
+    async fn run_script(&self, invocation: Invocation) -> Result<ToolStep, ToolError> {
+        let Input { skill, script, args, input } = parse(invocation.input)?;
+        check(&args, &input)?;
+        let skill = find(&self.skills, &skill)?;
+        let path = skill.folder.join(known(skill, &script)?);
+        let reading = tokio::task::spawn_blocking(move || command_line(&path));
+        let mut argv = reading.await.map_err(|error| ToolError(format!("the tool failed: {error}")))??;
+        argv.extend(args.into_iter().map(OsString::from));
+        let command = Command {
+            argv,
+            folder: PathBuf::from("."),
+            env: vec![("SKILL_DIR".into(), skill.folder.clone().into())],
+            network: self.network,
+            limits: Limits { time: Some(TIME), ..Limits::default() },
+        };
+        let ran = self.programs.run(invocation.call_id, command, input.into_bytes(), Stderr::Apart).await?;
+        result(ran, TIME)
+    }
+}
+
+fn check(args: &[String], input: &str) -> Result<(), ToolError> {
+    let bytes: usize = args.iter().map(String::len).sum();
+    if args.len() > MAX_ARGS || bytes > MAX_ARGS_BYTES {
+        return Err(ToolError(format!(
+            "there must be at most {MAX_ARGS} `args` of {MAX_ARGS_BYTES} bytes in all; use `input` for more"
+        )));
+    }
+    if args.iter().any(|arg| arg.contains('\0')) {
+        return Err(ToolError("`args` must hold no NUL characters".into()));
+    }
+    if input.len() > MAX_INPUT {
+        return Err(ToolError(format!("`input` must be at most {MAX_INPUT} bytes long")));
+    }
+    Ok(())
+}
+
+/// The path of a script, which the model may name with its folder or without. Only those that were found with the
+/// skill are taken, so no path leads elsewhere.
+fn known<'a>(skill: &'a SkillSpec, script: &str) -> Result<&'a str, ToolError> {
+    let wanted = script.strip_prefix("./").unwrap_or(script);
+    let is_wanted = |file: &&str| *file == wanted || file.strip_prefix(FOLDER) == Some(wanted);
+    scripts(skill).find(is_wanted).ok_or_else(|| {
+        let names: Vec<_> = scripts(skill).take(50).collect();
+        let there =
+            if names.is_empty() { "it has none".into() } else { format!("there are: {}", names.join(", ")) };
+        ToolError(format!("the skill `{}` has no script `{script}`; {there}", skill.name))
+    })
+}
+
+/// How a script is started: as its first line says, else as its name does, else as the program that it is.
+fn command_line(script: &Path) -> Result<Vec<OsString>, ToolError> {
+    let failed = |error: io::Error| ToolError(format!("the script cannot be read: {error}"));
+    let file = File::open(script).map_err(failed)?;
+    let mode = file.metadata().map_err(failed)?.permissions().mode();
+    let mut start = Vec::new();
+    file.take(MAX_FIRST_LINE).read_to_end(&mut start).map_err(failed)?;
+    let by_first_line = interpreter(&start);
+    let extension = script.extension().and_then(|extension| extension.to_str()).unwrap_or_default();
+    let mut argv: Vec<OsString> = match (by_first_line, extension) {
+        (Some(argv), _) => argv.into_iter().map(OsString::from).collect(),
+        (None, "sh") => vec!["/bin/sh".into()],
+        (None, "bash") => vec!["bash".into()],
+        (None, "py") => vec!["python3".into()],
+        (None, "js" | "mjs" | "cjs") => vec!["node".into()],
+        (None, "rb") => vec!["ruby".into()],
+        (None, "pl") => vec!["perl".into()],
+        (None, _) if mode & 0o111 != 0 => Vec::new(),
+        (None, _) => {
+            return Err(ToolError(
+                "it is not known how to run the script: its first line names no interpreter (`#!`), its name does \
+                 not say, and it is no program"
+                    .into(),
+            ));
+        }
+    };
+    argv.push(script.into());
+    Ok(argv)
+}
+
+/// The interpreter that a script's first line names, and the one argument that it may have; read here, so that the
+/// script need not be executable.
+fn interpreter(start: &[u8]) -> Option<Vec<String>> {
+    let line = start.strip_prefix(b"#!")?.split(|byte| *byte == b'\n').next()?;
+    let line = std::str::from_utf8(line).ok()?.trim();
+    match line.split_once([' ', '\t']) {
+        Some((program, argument)) => Some(vec![program.to_owned(), argument.trim().to_owned()]),
+        None => (!line.is_empty()).then(|| vec![line.to_owned()]),
+    }
+}
+
+impl Tool for RunSkillScript {
+    fn spec(&self) -> ToolSpec {
+        let network = if self.network { "It can use the network" } else { "It has no network" };
+        ToolSpec {
+            name: NAME.into(),
+            description: format!(
+                "Runs a script of a skill, in the workspace, and gives what it writes. Load the skill first: it says \
+                 which scripts there are and how they are used. {network} and may take {} s.",
+                TIME.as_secs()
+            ),
+            input_schema: json!({
+                "type": "object",
+                "properties": {
+                    "skill": {"type": "string", "description": "The skill's name."},
+                    "script": {"type": "string", "description": "The script, such as `scripts/run.py`."},
+                    "args": {"type": "array", "items": {"type": "string"}, "description": "Its arguments."},
+                    "input": {"type": "string", "description": "What it reads from its standard input."},
+                },
+                "required": ["skill", "script"],
+            }),
+        }
+    }
+
+    fn idempotent(&self) -> bool {
+        false
+    }
+
+    fn permission(&self) -> Permission {
+        Permission::Ask
+    }
+
+    fn leave_for(&self, input: &Value) -> String {
+        let Ok(Input { skill, script, args, input: given }) = Input::deserialize(input) else {
+            return leave::plain(NAME, input);
+        };
+        let network = leave::network(self.network);
+        let mut asked = format!("Run the script {script:?} of the skill {skill:?}, {network}?");
+        if !args.is_empty() {
+            asked.push_str("\n\nArguments:\n");
+            asked.push_str(&leave::json(&json!(args)));
+        }
+        if !given.is_empty() {
+            asked.push_str("\n\nInput:\n");
+            asked.push_str(&leave::excerpt(&given, "", 2_000));
+        }
+        asked
+    }
+
+    fn run(&self, invocation: Invocation) -> BoxFuture<'_, Result<ToolStep, ToolError>> {
+        Box::pin(self.run_script(invocation))
+    }
+}
+
+#[cfg(test)]
+#[path = "run_skill_script_tests.rs"]
+mod tests;

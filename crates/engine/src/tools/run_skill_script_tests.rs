@@ -1,0 +1,139 @@
+//! Scripts of skills, as the model runs them and as a person is asked for them.
+
+use insta::assert_snapshot;
+
+use super::*;
+use crate::catalog::Catalog;
+use crate::testing::within;
+use crate::tools::rig::{Rig, gone, run};
+
+fn tool(rig: &Rig, scripts: &[(&str, &str)]) -> RunSkillScript {
+    let folder = rig.catalog().join("skills/forms");
+    std::fs::create_dir_all(folder.join("scripts/lib")).unwrap();
+    std::fs::write(folder.join("SKILL.md"), "---\nname: forms\ndescription: x\n---\nDo.").unwrap();
+    for (name, text) in scripts {
+        std::fs::write(folder.join(name), text).unwrap();
+    }
+    let catalog = Catalog::read(&rig.catalog());
+    assert_eq!(catalog.warnings, [""; 0]);
+    RunSkillScript::new(catalog.skills, rig.programs(), false)
+}
+
+async fn runs(tool: &RunSkillScript, input: Value) -> Result<String, ToolError> {
+    within(run(tool, input)).await
+}
+
+#[tokio::test]
+async fn a_script_is_run_as_it_says() {
+    let rig = Rig::new();
+    let tool = tool(
+        &rig,
+        &[
+            ("scripts/line", "#!/bin/sh -e\necho \"line $1 $#\"; cat\nfalse\necho not reached\n"),
+            ("scripts/lib/name.sh", "echo \"name $0\"; pwd; echo $SKILL_DIR"),
+            ("scripts/odd.sh", "#!\n echo odd"),
+        ],
+    );
+    let input =
+        json!({"skill": "forms", "script": "scripts/line", "args": ["a b", "$(id)"], "input": "given"});
+    let told = runs(&tool, input).await.unwrap_err();
+    assert_eq!(told.0, "it failed with exit code 1.\n\nIts output:\nline a b 2\ngiven");
+    let skill = rig.catalog().join("skills/forms");
+    let told = runs(&tool, json!({"skill": "forms", "script": "lib/name.sh"})).await.unwrap();
+    let workspace = std::fs::canonicalize(rig.path("")).unwrap();
+    let script = skill.join("scripts/lib/name.sh");
+    let expected = format!("name {}\n{}\n{}\n", script.display(), workspace.display(), skill.display());
+    assert_eq!(told, expected);
+    assert_eq!(
+        runs(&tool, json!({"skill": "forms", "script": "./scripts/odd.sh"})).await,
+        Ok("odd\n".into())
+    );
+}
+
+#[test]
+fn first_lines_are_read_as_the_kernel_reads_them() {
+    let of = |start: &str| interpreter(start.as_bytes()).map(|argv| argv.join("|"));
+    assert_eq!(of("#!/bin/sh\nx").as_deref(), Some("/bin/sh"));
+    assert_eq!(of("#! /usr/bin/env -S python3 -u \nx").as_deref(), Some("/usr/bin/env|-S python3 -u"));
+    assert_eq!(of("#!/bin/sh\r\n").as_deref(), Some("/bin/sh"));
+    assert_eq!([of("#!"), of("#! \nx"), of(""), of("echo"), of(" #!/bin/sh")], [const { None }; 5]);
+}
+
+#[tokio::test]
+async fn only_scripts_of_skills_are_run() {
+    let rig = Rig::new();
+    let tool = tool(&rig, &[("scripts/a.sh", "echo a"), ("notes.sh", "echo notes"), ("scripts/data", "x")]);
+    for (skill, script, why) in [
+        ("forms", "notes.sh", "there are: scripts/a.sh"),
+        ("forms", "../notes.sh", "there are: scripts/a.sh"),
+        ("forms", "scripts/../notes.sh", "there are: scripts/a.sh"),
+        ("forms", "/bin/sh", "there are: scripts/a.sh"),
+        ("forms", "", "there are: scripts/a.sh"),
+        ("forms", "scripts/data", "how to run"),
+        ("other", "scripts/a.sh", "there is no skill called `other`; there are: forms"),
+        ("../forms", "scripts/a.sh", "there is no skill"),
+    ] {
+        let refused = runs(&tool, json!({"skill": skill, "script": script})).await.unwrap_err();
+        assert!(refused.0.contains(why), "{skill} {script}: {refused}");
+    }
+    for (field, value) in [
+        ("args", json!(vec!["a"; 65])),
+        ("args", json!(["a".repeat(8_001)])),
+        ("args", json!(["a\0"])),
+        ("input", json!("a".repeat(1_048_577))),
+    ] {
+        let mut input = json!({"skill": "forms", "script": "a.sh"});
+        input[field] = value;
+        let refused = runs(&tool, input).await.unwrap_err();
+        assert!(refused.0.contains(&format!("`{field}`")), "{refused}");
+    }
+}
+
+#[tokio::test]
+async fn a_script_that_goes_wrong_is_told() {
+    let rig = Rig::new();
+    let tool = tool(
+        &rig,
+        &[
+            ("scripts/crash.sh", "kill -SEGV $$"),
+            ("scripts/flood.sh", "head -c 3000000 /dev/zero | tr '\\0' x"),
+            ("scripts/lie.sh", "printf '{\"ok\": \\377'"),
+            ("scripts/none.sh", "#!/no/such/interpreter\n"),
+            ("scripts/hang.sh", "echo $$ > pid; while :; do sleep 0.05; done"),
+        ],
+    );
+    let script = |name: &str| json!({"skill": "forms", "script": name});
+    let crashed = runs(&tool, script("crash.sh")).await.unwrap_err();
+    assert!(crashed.0.starts_with("it was ended by signal"), "{crashed}");
+    let flooded = runs(&tool, script("flood.sh")).await.unwrap();
+    assert!(flooded.len() < 20_000 && flooded.contains("3000000 bytes came; all of it is in"), "{flooded}");
+    assert_eq!(runs(&tool, script("lie.sh")).await, Ok("{\"ok\": \u{fffd}".into()));
+    assert!(runs(&tool, script("none.sh")).await.is_err());
+    tokio::select! {
+        told = run(&tool, script("hang.sh")) => panic!("{told:?}"),
+        _ = rig.written("pid") => {}
+    }
+    gone(&rig.written("pid").await).await;
+}
+
+#[test]
+fn a_person_sees_what_is_run() {
+    let rig = Rig::new();
+    let tool = tool(&rig, &[("scripts/a.sh", "")]);
+    let asked = tool.leave_for(
+        &json!({"skill": "forms", "script": "a.sh", "args": ["-x", "a\nb\u{202e}"], "input": "one\u{1b}"}),
+    );
+    assert_snapshot!(asked, @r#"
+    Run the script "a.sh" of the skill "forms", without the network?
+
+    Arguments:
+    [
+      "-x",
+      "a\nb\u{202e}"
+    ]
+
+    Input:
+    one\u{1b}
+    "#);
+    assert_eq!((tool.permission(), tool.idempotent()), (Permission::Ask, false));
+}

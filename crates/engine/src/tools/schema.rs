@@ -1,0 +1,187 @@
+//! Whether the input of a call is as the tool's JSON Schema says. What is not never reaches the tool, or the person
+//! who would be asked for leave.
+
+use std::sync::OnceLock;
+
+use jsonschema::{PatternOptions, Validator};
+use serde_json::Value;
+
+use super::branching::Work;
+
+/// The largest schema, in bytes of JSON.
+const MAX_SCHEMA: usize = 256 * 1024;
+/// How many faults of an input the model is told at once.
+const MAX_FAULTS: usize = 5;
+/// How much it is told of each, in characters.
+const MAX_TOLD: usize = 300;
+/// The memory that a pattern of a schema may take, in bytes.
+const MAX_PATTERN: usize = 1024 * 1024;
+
+/// The schema of a tool's input, compiled when it is first needed.
+#[derive(Debug, Default)]
+pub(crate) struct Schema(OnceLock<Option<Compiled>>);
+
+#[derive(Debug)]
+struct Compiled {
+    validator: Validator,
+    work: Work,
+}
+
+impl Schema {
+    /// A schema that is compiled already.
+    ///
+    /// # Errors
+    /// For a person: why it is none.
+    pub(crate) fn compiled(schema: &Value) -> Result<Self, String> {
+        Ok(Self(OnceLock::from(Some(compile(schema)?))))
+    }
+
+    /// Whether `input` is as `schema` says, which must be the same each time.
+    ///
+    /// # Errors
+    /// For the model: where it is not, and what is wanted there.
+    pub(super) fn check(&self, schema: &Value, input: &Value) -> Result<(), String> {
+        let compiled = self.0.get_or_init(|| {
+            let compiled = compile(schema);
+            if let Err(reason) = &compiled {
+                tracing::warn!(reason, "A tool's input cannot be checked: its schema is none.");
+            }
+            compiled.ok()
+        });
+        // A tool with a schema that is none reads its input with the same care.
+        let Some(Compiled { validator, work }) = compiled else { return Ok(()) };
+        if !work.fits(input) {
+            return Err("the input is nested too deeply to be checked against its schema".into());
+        }
+        let mut faults = validator.iter_errors(input);
+        let mut told: Vec<String> = faults.by_ref().take(MAX_FAULTS).map(|fault| line(&fault)).collect();
+        if told.is_empty() {
+            return Ok(());
+        }
+        if faults.next().is_some() {
+            told.push("- and more".into());
+        }
+        Err(format!("the input is not as its schema says:\n{}", told.join("\n")))
+    }
+}
+
+fn compile(schema: &Value) -> Result<Compiled, String> {
+    let size = schema.to_string().len();
+    if size > MAX_SCHEMA {
+        return Err(format!("it has {size} bytes; at most {MAX_SCHEMA} are taken"));
+    }
+    let work = Work::of(schema)?;
+    // Patterns are matched in linear time, and nothing is fetched.
+    let patterns = PatternOptions::regex().size_limit(MAX_PATTERN).dfa_size_limit(MAX_PATTERN);
+    let compiled = jsonschema::options().offline().with_pattern_options(patterns).build(schema);
+    let validator = compiled.map_err(|error| shortened(&error.masked().to_string()))?;
+    Ok(Compiled { validator, work })
+}
+
+/// A fault, without the value at fault: the model has it, and it may be long.
+fn line(fault: &jsonschema::ValidationError<'_>) -> String {
+    let path = fault.instance_path().to_string();
+    let path = if path.is_empty() { "/" } else { &path };
+    shortened(&format!("- at `{path}`: {}", fault.masked_with("it")))
+}
+
+fn shortened(text: &str) -> String {
+    match text.char_indices().nth(MAX_TOLD) {
+        Some((end, _)) => format!("{}…", text.get(..end).unwrap_or_default()),
+        None => text.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    use super::*;
+
+    fn check(schema: &Value, input: &Value) -> Result<(), String> {
+        Schema::default().check(schema, input)
+    }
+
+    #[test]
+    fn path_and_expectation_are_told() {
+        let schema = json!({
+            "type": "object",
+            "properties": {
+                "city": {"type": "string", "minLength": 1},
+                "days": {"type": "array", "items": {"enum": ["mon", "tue"]}},
+            },
+            "required": ["city"],
+            "additionalProperties": false,
+        });
+        assert_eq!(check(&schema, &json!({"city": "Bonn", "days": ["mon"]})), Ok(()));
+        let told = check(&schema, &json!({"city": 1, "days": ["mon", "x".repeat(9_000)], "more": 1}));
+        insta::assert_snapshot!(told.unwrap_err(), @r#"
+        the input is not as its schema says:
+        - at `/city`: it is not of type "string"
+        - at `/days/1`: it is not one of "mon" or "tue"
+        - at `/`: Additional properties are not allowed ('more' was unexpected)
+        "#);
+        let told = check(&schema, &json!([])).unwrap_err();
+        assert!(told.contains("at `/`") && told.contains("object"), "{told}");
+    }
+
+    #[test]
+    fn what_is_told_is_bounded() {
+        let schema = json!({"type": "object", "additionalProperties": {"type": "string"}});
+        let many: serde_json::Map<_, _> = (0..9).map(|number| (number.to_string(), json!(1))).collect();
+        let told = check(&schema, &Value::Object(many)).unwrap_err();
+        assert_eq!(told.lines().count(), 7, "{told}");
+        let long = json!({"x".repeat(50_000): 1});
+        assert!(check(&schema, &long).unwrap_err().len() < 500);
+    }
+
+    #[test]
+    fn a_hostile_schema_is_refused_or_harmless() {
+        let nested = (0..100).fold(json!({}), |inner, _| json!({"anyOf": [inner]}));
+        for schema in [
+            json!({"$ref": "http://127.0.0.1:1/schema"}),
+            json!({"$ref": "file:///etc/passwd"}),
+            json!({"type": "object", "properties": {"a": {"pattern": "("}}}),
+            json!({"type": "object", "properties": {"a": {"pattern": "(a{1000}){1000}"}}}),
+            json!({"type": 1}),
+            json!({"x": "y".repeat(300_000)}),
+        ] {
+            assert!(Schema::compiled(&schema).is_err(), "{schema}");
+        }
+        for schema in [json!({"$ref": "#"}), json!({"anyOf": [{"$ref": "#"}, {"type": "string"}]}), nested] {
+            let _ = check(&schema, &json!({"a": [{"a": 1}]}));
+        }
+        let slow = json!({"properties": {"a": {"pattern": "^(a+)+$"}}});
+        assert!(check(&slow, &json!({"a": format!("{}b", "a".repeat(30_000))})).is_err());
+    }
+
+    #[test]
+    fn a_schema_that_branches_without_end_is_checked_in_time() {
+        // Each step of the first doubles the work on the same value, each of the second on the next inner one.
+        let step = |number: u32| json!({"anyOf": vec![json!({"$ref": format!("#/$defs/{number}")}); 2]});
+        let mut wide = step(0);
+        for number in 0..40 {
+            wide["$defs"][number.to_string()] = step(number + 1);
+        }
+        wide["$defs"]["40"] = json!({"type": "string"});
+        let deep = json!({"type": "array", "items": {"anyOf": [{"$ref": "#"}, {"$ref": "#"}]}});
+        let nested = (0..60).fold(json!(1), |inner, _| json!([inner]));
+        let began = std::time::Instant::now();
+        assert_eq!(Schema::compiled(&wide).unwrap_err(), "it branches too often");
+        assert!(check(&deep, &nested).unwrap_err().contains("nested too deeply"));
+        assert!(check(&deep, &json!([[[[1]]]])).is_err());
+        assert!(began.elapsed().as_secs() < 10);
+    }
+
+    proptest! {
+        #[test]
+        fn any_schema_is_taken_or_refused(
+            schema in r#"[{}\[\]":,#a-z$0-9]{0,40}|\{"(type|\$ref|anyOf|items|properties|pattern|const)":[{}\[\]":,#a-z]{0,12}\}"#
+        ) {
+            if let Ok(schema) = serde_json::from_str(&schema) {
+                let _ = check(&schema, &json!({"a": [1, "b"]}));
+            }
+        }
+    }
+}

@@ -1,0 +1,241 @@
+//! Output that is too long for the model: it goes to a file of the workspace, and the model is told its head, its
+//! tail, and where the rest is.
+
+use std::io;
+use std::path::Path;
+
+use contract::CallId;
+use tokio::fs::File;
+use tokio::io::AsyncWriteExt as _;
+
+use super::files::{Place, Workspace};
+use super::{ToolError, ToolOutput, ToolStep};
+
+/// The longest output that the model is given whole, in bytes.
+pub(super) const MAX_INLINE: usize = 64 * 1024;
+/// How much of a longer one it is given, of each end. Bytes that are no text take three times as much when they
+/// are shown: also then there is room for what a tool says about its output.
+const END: usize = 8 * 1024;
+/// How much of it the file has.
+const MAX_FILE: u64 = 64 * 1024 * 1024;
+/// The folder of these files.
+const FOLDER: &str = "tool-output";
+/// How many of them are kept, with the one that is written.
+const MAX_FILES: usize = 32;
+/// How many bytes the older ones may have together.
+const MAX_KEPT: u64 = 256 * 1024 * 1024;
+
+/// Where long output goes.
+#[derive(Clone)]
+pub(crate) struct Outputs {
+    workspace: Workspace,
+}
+
+impl Outputs {
+    /// For tools that work in this folder.
+    pub(crate) fn new(workspace: &Path) -> Self {
+        Self { workspace: Workspace::new(workspace) }
+    }
+
+    /// What the model is told of a call: what its tool gave, bounded.
+    pub(crate) async fn bounded(
+        &self,
+        call_id: CallId,
+        result: Result<ToolStep, ToolError>,
+    ) -> Result<ToolStep, ToolError> {
+        match result {
+            Ok(ToolStep::Done(output)) => {
+                let text = self.text(call_id, output.text).await;
+                Ok(ToolStep::Done(ToolOutput { text, ..output }))
+            }
+            Err(ToolError(reason)) => Err(ToolError(self.text(call_id, reason).await)),
+            asks @ Ok(ToolStep::Ask(_)) => asks,
+        }
+    }
+
+    async fn text(&self, call_id: CallId, text: String) -> String {
+        if text.len() <= MAX_INLINE {
+            return text;
+        }
+        let mut spool = self.spool(call_id);
+        spool.push(text.as_bytes()).await;
+        drop(text);
+        spool.finish().await
+    }
+
+    /// Takes up the output of a call while it comes.
+    pub(super) fn spool(&self, call_id: CallId) -> Spool {
+        let path = format!("{FOLDER}/{call_id}.txt");
+        Spool {
+            workspace: self.workspace.clone(),
+            path,
+            head: Vec::new(),
+            tail: Vec::new(),
+            total: 0,
+            file: Keeping::NotYet,
+        }
+    }
+}
+
+/// Output that comes in pieces. What it holds in memory is bounded, however much comes.
+pub(super) struct Spool {
+    workspace: Workspace,
+    path: String,
+    /// All of it, until that is too long; then its head.
+    head: Vec<u8>,
+    /// The end of what is behind the head, and up to as much before it.
+    tail: Vec<u8>,
+    total: u64,
+    file: Keeping,
+}
+
+/// The file of a long output.
+enum Keeping {
+    /// It is not long yet.
+    NotYet,
+    /// This much of it is in the file.
+    File(File, u64),
+    /// It cannot be kept, for this reason.
+    Failed(String),
+}
+
+impl Spool {
+    /// Takes the next piece.
+    pub(super) async fn push(&mut self, bytes: &[u8]) {
+        let len = u64::try_from(bytes.len()).unwrap_or(u64::MAX);
+        self.total = self.total.saturating_add(len);
+        if matches!(self.file, Keeping::NotYet) {
+            if self.head.len() + bytes.len() <= MAX_INLINE {
+                self.head.extend_from_slice(bytes);
+                return;
+            }
+            self.begin_file().await;
+            let missing = (2 * END).saturating_sub(self.head.len());
+            self.head.extend_from_slice(bytes.get(..missing).unwrap_or(bytes));
+        }
+        self.keep(bytes).await;
+        self.note_tail(bytes);
+    }
+
+    /// How many bytes came so far.
+    pub(super) fn total(&self) -> u64 {
+        self.total
+    }
+
+    /// What the model is told.
+    pub(super) async fn finish(mut self) -> String {
+        if let Keeping::File(file, _) = &mut self.file
+            && let Err(error) = file.flush().await
+        {
+            self.file = Keeping::Failed(error.to_string());
+        }
+        let (kept, where_to) = match &self.file {
+            Keeping::NotYet => return String::from_utf8_lossy(&self.head).into_owned(),
+            Keeping::File(_, kept) if *kept < self.total => {
+                (Some(*kept), format!("the first {kept} bytes are in the file `{}`", self.path))
+            }
+            Keeping::File(_, kept) => (Some(*kept), format!("all of it is in the file `{}`", self.path)),
+            Keeping::Failed(reason) => (None, format!("it could not be kept in a file: {reason}")),
+        };
+        let head = String::from_utf8_lossy(whole_characters_first(&self.head, END));
+        let tail = String::from_utf8_lossy(whole_characters_last(&self.tail, END));
+        let read_on = match kept {
+            Some(_) => "; `read_file` reads on with `offset` and `limit`",
+            None => "",
+        };
+        let total = self.total;
+        format!("{head}\n\n[cut: {total} bytes came; {where_to}{read_on}. It ends:]\n\n{tail}")
+    }
+
+    /// Makes the file, with what came so far in it.
+    async fn begin_file(&mut self) {
+        let (workspace, path) = (self.workspace.clone(), self.path.clone());
+        let made = tokio::task::spawn_blocking(move || make(&workspace, &path)).await;
+        self.file = match made {
+            Ok(Ok(file)) => Keeping::File(File::from_std(file), 0),
+            Ok(Err(ToolError(reason))) => Keeping::Failed(reason),
+            Err(error) => Keeping::Failed(error.to_string()),
+        };
+        let head = std::mem::take(&mut self.head);
+        self.keep(&head).await;
+        self.note_tail(&head);
+        self.head = head;
+        self.head.truncate(2 * END);
+        self.head.shrink_to_fit();
+    }
+
+    async fn keep(&mut self, bytes: &[u8]) {
+        let Keeping::File(file, kept) = &mut self.file else { return };
+        let room = usize::try_from(MAX_FILE.saturating_sub(*kept)).unwrap_or(usize::MAX);
+        let bytes = bytes.get(..room).unwrap_or(bytes);
+        match file.write_all(bytes).await {
+            Ok(()) => *kept += u64::try_from(bytes.len()).unwrap_or(0),
+            Err(error) => self.file = Keeping::Failed(error.to_string()),
+        }
+    }
+
+    fn note_tail(&mut self, bytes: &[u8]) {
+        let last = bytes.len().saturating_sub(2 * END);
+        self.tail.extend_from_slice(bytes.get(last..).unwrap_or(bytes));
+        if self.tail.len() > 4 * END {
+            self.tail.drain(..self.tail.len() - 2 * END);
+        }
+    }
+}
+
+/// At most `max` bytes from the start of `bytes`, not in the middle of a character.
+fn whole_characters_first(bytes: &[u8], max: usize) -> &[u8] {
+    let mut end = max.min(bytes.len());
+    while end > max.saturating_sub(4) && bytes.get(end).is_some_and(|byte| is_inside_character(*byte)) {
+        end -= 1;
+    }
+    bytes.get(..end).unwrap_or(bytes)
+}
+
+/// At most `max` bytes from the end of `bytes`, not in the middle of a character.
+fn whole_characters_last(bytes: &[u8], max: usize) -> &[u8] {
+    let first = bytes.len().saturating_sub(max);
+    let mut start = first;
+    while start > 0
+        && start < first.saturating_add(4)
+        && bytes.get(start).is_some_and(|byte| is_inside_character(*byte))
+    {
+        start += 1;
+    }
+    bytes.get(start..).unwrap_or_default()
+}
+
+/// Whether a byte of UTF-8 is one behind a character's first.
+pub(super) fn is_inside_character(byte: u8) -> bool {
+    byte & 0b1100_0000 == 0b1000_0000
+}
+
+/// Makes the file `path`, in place of one of an earlier run of the same call, and removes the oldest ones.
+fn make(workspace: &Workspace, path: &str) -> Result<std::fs::File, ToolError> {
+    let place = workspace.new_place(path)?;
+    make_room(&place).map_err(|error| ToolError(error.to_string()))?;
+    place.create()
+}
+
+/// Whether a file of this name was made here.
+fn is_output(name: &str) -> bool {
+    name.strip_suffix(".txt").is_some_and(|id| id.parse::<CallId>().is_ok())
+}
+
+/// Removes the oldest files beside the new one. Their names tell their age: ids grow with time.
+fn make_room(place: &Place<'_>) -> io::Result<()> {
+    let mut files = place.siblings(is_output)?;
+    files.sort_unstable_by(|(one, _), (other, _)| other.cmp(one));
+    let mut kept = 0_u64;
+    for (at, (name, size)) in files.iter().enumerate() {
+        kept = kept.saturating_add(*size);
+        if at + 1 >= MAX_FILES || kept > MAX_KEPT {
+            place.remove_sibling(name)?;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+#[path = "spill_tests.rs"]
+mod tests;

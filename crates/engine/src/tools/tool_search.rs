@@ -1,0 +1,173 @@
+//! `tool_search`: finds tools of connected servers, where there are too many to tell of them all.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use futures::future::BoxFuture;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::{Invocation, Permission, Tool, ToolError, ToolOutput, ToolStep, parse};
+use crate::models::{ToolSpec, normalised_schema};
+
+/// The tool's name.
+pub(super) const NAME: &str = "tool_search";
+/// How many tools are told of at most.
+const MAX_FOUND: usize = 8;
+/// How long what is told may become, in bytes.
+const MAX_BYTES: usize = 32 * 1024;
+/// How much more a word in a name says than one in a description.
+const IN_NAME: usize = 4;
+
+/// See the module.
+pub(super) struct ToolSearch {
+    tools: Vec<Arc<dyn Tool>>,
+}
+
+#[derive(Deserialize)]
+struct Input {
+    query: String,
+}
+
+impl ToolSearch {
+    /// A search among these tools.
+    pub(super) fn new(tools: Vec<Arc<dyn Tool>>) -> Self {
+        Self { tools }
+    }
+
+    /// The servers, each with how many tools it has.
+    fn servers(&self) -> String {
+        let mut servers: Vec<(String, usize)> = Vec::new();
+        for tool in &self.tools {
+            let name = tool.spec().name;
+            let server = name.split_once("__").map_or(name.as_str(), |(server, _)| server);
+            match servers.iter_mut().find(|(known, _)| known == server) {
+                Some((_, tools)) => *tools += 1,
+                None => servers.push((server.to_owned(), 1)),
+            }
+        }
+        let listed = servers.iter().map(|(server, tools)| format!("{server} ({tools})"));
+        listed.collect::<Vec<_>>().join(", ")
+    }
+}
+
+impl Tool for ToolSearch {
+    fn spec(&self) -> ToolSpec {
+        let description =
+            "Finds tools of connected servers by what they do; call what it finds with `tool_call`."
+                .to_owned();
+        // Here, for the description of a tool is bounded by vendors.
+        let query = format!(
+            "What the tool is to do, in a few words; or the name of a tool or a server. The servers, with how many \
+             tools they have: {}",
+            self.servers()
+        );
+        let input_schema = json!({
+            "type": "object",
+            "properties": {"query": {"type": "string", "description": query}},
+            "required": ["query"],
+        });
+        ToolSpec { name: NAME.into(), description, input_schema }
+    }
+
+    fn idempotent(&self) -> bool {
+        true
+    }
+
+    fn permission(&self) -> Permission {
+        Permission::Allow
+    }
+
+    fn run(&self, invocation: Invocation) -> BoxFuture<'_, Result<ToolStep, ToolError>> {
+        Box::pin(async move {
+            let Input { query } = parse(invocation.input)?;
+            let specs: Vec<ToolSpec> = self.tools.iter().map(|tool| tool.spec()).collect();
+            let text = told(&best(&specs, &query));
+            Ok(ToolStep::Done(ToolOutput { text, ..ToolOutput::default() }))
+        })
+    }
+}
+
+/// The tools that `query` speaks of, the likeliest first.
+fn best<'a>(specs: &'a [ToolSpec], query: &str) -> Vec<&'a ToolSpec> {
+    let wanted = words(query);
+    let documents: Vec<(BTreeSet<String>, BTreeSet<String>)> =
+        specs.iter().map(|spec| (words(&spec.name), words(&spec.description))).collect();
+    let has = |words: &BTreeSet<String>, wanted: &String| {
+        words.iter().any(|word| word == wanted || (wanted.len() > 3 && word.starts_with(wanted.as_str())))
+    };
+    let mut scored = vec![0_usize; specs.len()];
+    for word in &wanted {
+        let within = documents.iter().filter(|(name, about)| has(name, word) || has(about, word)).count();
+        // What few tools have says more than what all have.
+        let weight = (1 + specs.len() / within.max(1)).ilog2() as usize + 1;
+        for ((name, about), score) in documents.iter().zip(&mut scored) {
+            *score += weight * (IN_NAME * usize::from(has(name, word)) + usize::from(has(about, word)));
+        }
+    }
+    let mut found: Vec<(usize, &ToolSpec)> = scored
+        .into_iter()
+        .zip(specs)
+        .map(|(score, spec)| (if spec.name == query.trim() { usize::MAX } else { score }, spec))
+        .filter(|(score, _)| *score > 0)
+        .collect();
+    // Stable: of equals the earlier one.
+    found.sort_by_key(|(score, _)| std::cmp::Reverse(*score));
+    found.into_iter().take(MAX_FOUND).map(|(_, spec)| spec).collect()
+}
+
+fn words(text: &str) -> BTreeSet<String> {
+    let split = text.split(|character: char| !character.is_alphanumeric()).filter(|word| !word.is_empty());
+    split.map(str::to_lowercase).collect()
+}
+
+fn told(found: &[&ToolSpec]) -> String {
+    if found.is_empty() {
+        return "No tool was found. Try other words, or the name of a server.".to_owned();
+    }
+    let mut text = String::new();
+    for spec in found {
+        let schema: Value = normalised_schema(&spec.input_schema);
+        let next = format!("{}\n{}\ninput: {schema}\n\n", spec.name, spec.description);
+        if text.len() + next.len() > MAX_BYTES {
+            text.push_str("More were found; ask more precisely.");
+            break;
+        }
+        text.push_str(&next);
+    }
+    text.trim_end().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spec(name: &str, description: &str) -> ToolSpec {
+        let input_schema = json!({"type": "object", "properties": {}});
+        ToolSpec { name: name.into(), description: description.into(), input_schema }
+    }
+
+    #[test]
+    fn it_finds_by_what_tools_do_and_by_their_names() {
+        let specs = [
+            spec("mail__send", "Sends a message to a person."),
+            spec("calendar__create_event", "Creates an event in the calendar."),
+            spec("calendar__list", "Lists the events of a day."),
+            spec("files__list", "Lists the files of a folder."),
+        ];
+        let names =
+            |query: &str| best(&specs, query).into_iter().map(|spec| spec.name.as_str()).collect::<Vec<_>>();
+        assert_eq!(names("create an event")[0], "calendar__create_event");
+        assert_eq!(names("write a message to a person")[0], "mail__send");
+        assert_eq!(names("files__list")[0], "files__list");
+        assert_eq!(names("calendar").len(), 2);
+        assert!(names("qwertz").is_empty() && names("").is_empty());
+        assert!(told(&[]).contains("No tool was found"));
+    }
+
+    #[test]
+    fn what_is_told_is_bounded() {
+        let long = spec("a__b", &"x".repeat(20_000));
+        assert!(told(&[&long, &long, &long]).len() < MAX_BYTES + 100);
+    }
+}

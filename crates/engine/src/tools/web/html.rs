@@ -1,0 +1,378 @@
+//! The readable text of a page of HTML, as Markdown.
+//!
+//! It is made of the page's tokens, which a tokenizer finds as the HTML standard says, and not of a tree: nesting
+//! costs no stack, and the work grows with the page and not with its square, whatever the page is.
+
+use std::convert::Infallible;
+
+use html5gum::emitters::callback::{CallbackEmitter, CallbackEvent};
+use html5gum::{Span, Tokenizer};
+use reqwest::Url;
+
+use super::markdown::Markdown;
+
+/// The longest title, in characters.
+const MAX_TITLE: usize = 300;
+/// The longest address of a link that is shown, in bytes.
+const MAX_LINK: usize = 500;
+/// How much text a link may have, in bytes: one that nobody closes does not swallow the page.
+const MAX_LINK_TEXT: usize = 1_000;
+/// How deep lists are followed.
+const MAX_LISTS: usize = 100;
+
+/// What was read of a page.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Document {
+    /// Its title; empty if it has none.
+    pub(crate) title: String,
+    /// Its text, as Markdown.
+    pub(crate) text: String,
+}
+
+/// Reads a page. `url` is where it was; `max` is about how many bytes of text are made at most.
+pub(crate) fn read_html(html: &str, url: &Url, max: usize) -> Document {
+    let mut reader = Reader::new(url, max);
+    let callback = |event: CallbackEvent<'_>, _: Span<()>| -> Option<Infallible> {
+        reader.event(&event);
+        None
+    };
+    let mut emitter = CallbackEmitter::new(callback);
+    emitter.naively_switch_states(true);
+    let Ok(()) = Tokenizer::new_with_emitter(html, emitter).finish();
+    reader.close_link();
+    let title = reader.title.split_whitespace().collect::<Vec<_>>().join(" ");
+    let title = title.chars().filter(|character| !character.is_control()).take(MAX_TITLE).collect();
+    Document { title, text: reader.out.finish() }
+}
+
+/// A start tag, as far as it matters here.
+#[derive(Debug, Default)]
+struct Tag {
+    name: String,
+    href: Option<String>,
+    alt: Option<String>,
+    start: Option<u64>,
+    attribute: Attribute,
+}
+
+/// The attribute whose value comes next.
+#[derive(Clone, Copy, Debug, Default)]
+enum Attribute {
+    #[default]
+    Other,
+    Href,
+    Alt,
+    Start,
+}
+
+#[derive(Debug)]
+struct Link {
+    address: String,
+    /// How much text it has so far, in bytes.
+    text: usize,
+}
+
+struct Reader {
+    out: Markdown,
+    title: String,
+    in_title: bool,
+    page: Url,
+    /// What its links are relative to.
+    base: Url,
+    tag: Tag,
+    /// What is left out, and how often it was opened within itself.
+    skipped: Option<(String, usize)>,
+    /// The lists that are open: the number of the next item of each, none where items have none.
+    lists: Vec<Option<u64>>,
+    link: Option<Link>,
+    verbatim: bool,
+    /// Whether the next cell of a table is the first in its row.
+    first_cell: bool,
+}
+
+impl Reader {
+    fn new(url: &Url, max: usize) -> Self {
+        Self {
+            out: Markdown::new(max),
+            title: String::new(),
+            in_title: false,
+            page: url.clone(),
+            base: url.clone(),
+            tag: Tag::default(),
+            skipped: None,
+            lists: Vec::new(),
+            link: None,
+            verbatim: false,
+            first_cell: true,
+        }
+    }
+
+    fn event(&mut self, event: &CallbackEvent<'_>) {
+        if self.out.is_full() {
+            return;
+        }
+        match event {
+            CallbackEvent::OpenStartTag { name } => {
+                self.tag = Tag { name: text(name), ..Tag::default() };
+            }
+            CallbackEvent::AttributeName { name } => {
+                self.tag.attribute = match *name {
+                    b"href" if self.tag.href.is_none() => Attribute::Href,
+                    b"alt" if self.tag.alt.is_none() => Attribute::Alt,
+                    b"start" if self.tag.start.is_none() => Attribute::Start,
+                    _ => Attribute::Other,
+                };
+            }
+            CallbackEvent::AttributeValue { value } => match self.tag.attribute {
+                Attribute::Href => self.tag.href = Some(text(value)),
+                Attribute::Alt => self.tag.alt = Some(text(value)),
+                Attribute::Start => self.tag.start = text(value).trim().parse().ok(),
+                Attribute::Other => {}
+            },
+            CallbackEvent::CloseStartTag { self_closing } => {
+                let tag = std::mem::take(&mut self.tag);
+                self.open(&tag, *self_closing);
+            }
+            CallbackEvent::EndTag { name } => self.close(&text(name)),
+            CallbackEvent::String { value } => self.string(&text(value)),
+            CallbackEvent::Comment { .. } | CallbackEvent::Doctype { .. } | CallbackEvent::Error(_) => {}
+        }
+    }
+
+    fn string(&mut self, text: &str) {
+        if self.in_title {
+            return self.title.push_str(text);
+        }
+        if self.skipped.is_some() {
+            return;
+        }
+        if self.verbatim {
+            self.out.verbatim(text);
+            return;
+        }
+        let has_text = !text.trim_ascii().is_empty();
+        if let Some(link) = self.link.as_mut().filter(|_| has_text) {
+            if link.text == 0 {
+                if text.starts_with(|c: char| c.is_ascii_whitespace()) {
+                    self.out.space();
+                }
+                self.out.sign("[");
+                self.out.flow(text.trim_ascii_start());
+            } else {
+                self.out.flow(text);
+            }
+            link.text += text.len();
+            if link.text > MAX_LINK_TEXT {
+                self.close_link();
+            }
+            return;
+        }
+        self.out.flow(text);
+    }
+
+    fn open(&mut self, tag: &Tag, self_closing: bool) {
+        let name = tag.name.as_str();
+        if let Some((skipped, depth)) = &mut self.skipped {
+            if skipped == name && !self_closing {
+                *depth += 1;
+            }
+            return;
+        }
+        match name {
+            "title" => self.in_title = self.title.is_empty(),
+            "base" => {
+                if let Some(base) = tag.href.as_deref().and_then(|href| self.base.join(href).ok()) {
+                    self.base = base;
+                }
+            }
+            "script" | "style" | "template" | "noscript" | "iframe" | "object" | "svg" | "noembed"
+            | "noframes" | "select" | "textarea"
+                if !self_closing || name != "svg" =>
+            {
+                self.skipped = Some((name.to_owned(), 0));
+            }
+            "a" => self.open_link(tag),
+            "img" => self.image(tag.alt.as_deref().unwrap_or_default()),
+            "br" => self.break_line(1),
+            "hr" => {
+                self.close_link();
+                self.break_line(2);
+                self.out.sign("---");
+                self.break_line(2);
+            }
+            "pre" | "listing" => {
+                self.close_link();
+                self.break_line(2);
+                self.out.sign("```");
+                self.out.break_line(1);
+                self.verbatim = true;
+            }
+            "code" | "kbd" | "samp" => self.code(Markdown::sign),
+            "h1" | "h2" | "h3" | "h4" | "h5" | "h6" => self.heading(name),
+            "ul" | "menu" => self.open_list(None),
+            "ol" => self.open_list(Some(tag.start.unwrap_or(1))),
+            "li" => self.item(),
+            "blockquote" => {
+                self.close_link();
+                self.break_line(2);
+                self.out.quote(true);
+            }
+            "tr" => {
+                self.close_link();
+                self.break_line(1);
+                self.first_cell = true;
+            }
+            "td" | "th" => self.cell(),
+            name => self.break_line(breaks(name)),
+        }
+    }
+
+    fn close(&mut self, name: &str) {
+        if let Some((skipped, depth)) = &mut self.skipped {
+            if skipped == name {
+                *depth = match depth.checked_sub(1) {
+                    Some(depth) => depth,
+                    None => return self.skipped = None,
+                };
+            }
+            return;
+        }
+        match name {
+            "title" => self.in_title = false,
+            "a" => self.close_link(),
+            "pre" | "listing" if self.verbatim => {
+                self.verbatim = false;
+                self.out.break_line(1);
+                self.out.sign("```");
+                self.out.break_line(2);
+            }
+            "code" | "kbd" | "samp" => self.code(Markdown::sign_after),
+            "h1" | "h2" | "h3" | "h4" | "h5" | "h6" => {
+                self.out.end_lead();
+                self.break_line(2);
+            }
+            "ul" | "ol" | "menu" => {
+                self.out.end_lead();
+                self.lists.pop();
+                self.out.indent(self.lists.len().saturating_sub(1));
+                self.break_line(if self.lists.is_empty() { 2 } else { 1 });
+            }
+            "blockquote" => {
+                self.break_line(2);
+                self.out.quote(false);
+            }
+            "li" | "td" | "th" | "tr" | "table" => {
+                self.out.end_lead();
+                self.break_line(breaks(name));
+            }
+            name => self.break_line(breaks(name)),
+        }
+    }
+
+    /// In a link a break is a space: its text is one line.
+    fn break_line(&mut self, lines: usize) {
+        match (lines, &self.link) {
+            (0, _) => {}
+            (_, Some(_)) => self.out.space(),
+            (lines, None) => self.out.break_line(lines),
+        }
+    }
+
+    fn code(&mut self, write: fn(&mut Markdown, &str)) {
+        if self.link.is_none() && !self.verbatim {
+            write(&mut self.out, "`");
+        }
+    }
+
+    fn heading(&mut self, name: &str) {
+        self.break_line(2);
+        if self.link.is_none() {
+            let level = name.trim_start_matches('h').parse().unwrap_or(1);
+            self.out.lead(&"#".repeat(level));
+        }
+    }
+
+    fn image(&mut self, alt: &str) {
+        let alt = alt.trim();
+        if !alt.is_empty() && !self.verbatim {
+            self.string(&format!("({alt})"));
+        }
+    }
+
+    fn open_list(&mut self, first: Option<u64>) {
+        self.close_link();
+        self.break_line(if self.lists.is_empty() { 2 } else { 1 });
+        if self.lists.len() < MAX_LISTS {
+            self.lists.push(first);
+        }
+    }
+
+    fn item(&mut self) {
+        self.close_link();
+        self.out.end_lead();
+        self.break_line(1);
+        self.out.indent(self.lists.len().saturating_sub(1));
+        match self.lists.last_mut() {
+            Some(Some(number)) => {
+                self.out.lead(&format!("{number}."));
+                *number = number.saturating_add(1);
+            }
+            Some(None) | None => self.out.lead("-"),
+        }
+    }
+
+    fn cell(&mut self) {
+        self.close_link();
+        if !std::mem::take(&mut self.first_cell) {
+            self.out.end_lead();
+            self.out.join_line();
+            self.out.lead("|");
+        }
+    }
+
+    fn open_link(&mut self, tag: &Tag) {
+        self.close_link();
+        let Some(url) = tag.href.as_deref().and_then(|href| self.base.join(href.trim()).ok()) else { return };
+        let useful = matches!(url.scheme(), "http" | "https" | "mailto") && url.as_str().len() <= MAX_LINK;
+        let within = url.fragment().is_some() && same_page(&url, &self.page);
+        if useful && !within && !self.verbatim {
+            self.link = Some(Link { address: url.into(), text: 0 });
+        }
+    }
+
+    fn close_link(&mut self) {
+        if let Some(Link { address, text: 1.. }) = self.link.take() {
+            self.out.sign_after(&format!("]({address})"));
+        }
+    }
+}
+
+/// How many line breaks stand around an element.
+fn breaks(name: &str) -> usize {
+    match name {
+        "p" | "table" | "figure" | "dl" | "details" | "article" | "section" | "fieldset" | "main" => 2,
+        "div" | "header" | "footer" | "nav" | "aside" | "form" | "dt" | "dd" | "figcaption" | "summary"
+        | "address" | "caption" | "center" | "legend" | "option" | "body" | "tbody" | "thead" | "tfoot"
+        | "hgroup" | "search" | "tr" | "li" => 1,
+        _ => 0,
+    }
+}
+
+/// Whether a link leads to the page that it is on.
+fn same_page(url: &Url, page: &Url) -> bool {
+    let whole = |url: &Url| {
+        let mut url = url.clone();
+        url.set_fragment(None);
+        url
+    };
+    whole(url) == whole(page)
+}
+
+/// What the tokenizer found. It is a part of a string, but may be cut within a character.
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+#[cfg(test)]
+#[path = "html_tests.rs"]
+mod tests;
