@@ -65,6 +65,13 @@ impl<'a> Home<'a> {
         self.folder.join("data/brain.sqlite")
     }
 
+    /// Puts a file into its catalog.
+    pub(crate) fn put(&self, name: &str, text: &str) -> anyhow::Result<()> {
+        let catalog = self.folder.join("catalog");
+        std::fs::create_dir_all(&catalog)?;
+        Ok(std::fs::write(catalog.join(name), text)?)
+    }
+
     /// Starts the engine, and gives the time from before the fork to its first `/health` that says ok.
     pub(crate) fn start(&self) -> anyhow::Result<(Engine, Duration)> {
         let port = free_port()?;
@@ -111,6 +118,16 @@ impl Engine {
 
     /// The request for a turn on a task, straight to the model.
     pub(crate) fn execute(&self, client: &Client, task: &str) -> anyhow::Result<Outgoing> {
+        self.execute_with(client, task, None)
+    }
+
+    /// The same with so many model calls at most.
+    pub(crate) fn execute_with(
+        &self,
+        client: &Client,
+        task: &str,
+        max_turns: impl Into<Option<i64>>,
+    ) -> anyhow::Result<Outgoing> {
         let body = Execute {
             message: "Count, please.".into(),
             task_id: TaskId::new(task)?,
@@ -118,7 +135,7 @@ impl Engine {
             direct: true,
             edit_message_id: None,
             retry_message_id: None,
-            max_turns: None,
+            max_turns: max_turns.into().map(TryInto::try_into).transpose()?,
             super_thinking: false,
             client_request_id: None,
         };

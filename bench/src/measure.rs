@@ -9,6 +9,7 @@ mod containers;
 mod deltas;
 mod fleet;
 mod idle;
+mod leash;
 mod ledger;
 mod list;
 mod many_turns;
@@ -18,6 +19,7 @@ mod reads;
 mod replay;
 mod start;
 mod streaming;
+mod tool_calls;
 mod turn;
 
 use clap::ValueEnum;
@@ -40,6 +42,8 @@ pub(crate) enum What {
     Deltas,
     /// 10 and 100 turns at once, 200 deltas/s each: how late a delta comes, and how far the clock leads.
     Parallel,
+    /// A turn of 100 tool calls, in the engine and on the leash.
+    ToolCalls,
     /// Replay of a task with 100,000 events (10,000 without --full).
     Replay,
     /// An engine's start on a brain of 100,000 messages (10,000 without --full).
@@ -62,6 +66,8 @@ pub(crate) enum What {
     Containers,
     /// 1,000 running engines (100 without --full): supervision, memory, a killed orchestrator's restart.
     Fleet,
+    /// `true` on the leash, beside a bare fork and exec of it.
+    Leash,
     /// All of these.
     All,
 }
@@ -83,6 +89,7 @@ impl What {
             Self::Turn => turn::measure(bench).await,
             Self::Deltas => deltas::measure(bench).await,
             Self::Parallel => parallel::measure(bench).await,
+            Self::ToolCalls => tool_calls::measure(bench).await,
             Self::Replay => replay::measure(bench).await,
             Self::BigStart => big_start::measure(bench).await,
             Self::ManyTurns => many_turns::measure(bench).await,
@@ -94,6 +101,7 @@ impl What {
             Self::Fleet => fleet::measure(bench).await,
             Self::Provision => provision::measure(bench).await,
             Self::Containers => containers::measure(bench).await,
+            Self::Leash => leash::measure(bench).await,
             Self::All => Ok(Vec::new()),
         }
     }

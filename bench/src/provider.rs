@@ -85,6 +85,11 @@ impl Provider {
         }
     }
 
+    /// The replies to the next requests, before the usual one.
+    pub(crate) fn enqueue_all(&self, replies: Vec<Reply>) {
+        self.provider.enqueue_all(replies);
+    }
+
     /// The newest request that it has kept.
     pub(crate) fn last_request(&self) -> anyhow::Result<CapturedRequest> {
         self.provider.requests().pop().context("no request has reached the provider")

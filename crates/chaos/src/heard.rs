@@ -95,7 +95,10 @@ fn texts(item: &Value) -> String {
     }
     match item.get("content").or_else(|| item.get("parts")) {
         Some(Value::String(text)) => text.clone(),
-        Some(parts) => list(parts).iter().filter_map(|part| part.get("text")?.as_str()).collect(),
+        Some(parts) => {
+            let texts = list(parts).iter().filter_map(|part| part.get("text")?.as_str());
+            texts.collect::<Vec<_>>().join("\n")
+        }
         None => String::new(),
     }
 }

@@ -184,7 +184,10 @@ impl Stand {
             match turn {
                 Turn::Model => stand.answers += 1,
                 Turn::Person(said) => {
-                    if let Some(task) = said.split(TASK).nth(1).and_then(|rest| rest.split(';').next()) {
+                    // What is remembered of other tasks is quoted beside it.
+                    let own = said.lines().filter(|line| !line.starts_with('>'));
+                    let named = own.filter_map(|line| line.split(TASK).nth(1)).next_back();
+                    if let Some(task) = named.and_then(|rest| rest.split(';').next()) {
                         task.clone_into(&mut stand.task);
                     }
                     if !said.is_empty() {

@@ -95,7 +95,7 @@ async fn leave_is_given_refused_and_given_for_good() {
 
     person.writes("the first\n").await;
     let asked = person.reads("[y]es / [n]o / [a]lways").await;
-    assert!(asked.contains("asks for leave") && asked.contains(r#"Write the file "a""#), "{asked}");
+    assert!(asked.contains("asks for leave") && asked.contains(r#"Write the new file "a""#), "{asked}");
     assert!(!asked.contains("1."), "its answers have no numbers: {asked}");
     person.writes("well, maybe\n").await;
     person.reads("Please answer `y`").await;
@@ -103,18 +103,18 @@ async fn leave_is_given_refused_and_given_for_good() {
     person.reads("Wrote the first.").await;
 
     person.writes("the second\n").await;
-    person.reads(r#"Write the file "b""#).await;
+    person.reads(r#"Write the new file "b""#).await;
     person.writes("no, that one is mine\n").await;
     person.reads("Left the second.").await;
     assert!(results(&provider)[1].contains("They said: that one is mine"), "{:?}", results(&provider));
 
     person.writes("the third\n").await;
-    person.reads(r#"Write the file "c""#).await;
+    person.reads(r#"Write the new file "c""#).await;
     person.writes("a\n").await;
     person.reads("Wrote the third.").await;
     person.writes("the fourth\n").await;
     let said = person.reads("Wrote the fourth.").await;
-    assert!(!said.contains(r#"Write the file "d""#), "{said}");
+    assert!(!said.contains(r#"Write the new file "d""#), "{said}");
     assert!(!said.contains("Answered"), "one's own answers are not told again: {said}");
     person.leaves().await;
 

@@ -71,15 +71,20 @@ async fn a_thread_goes_on_after_stop_and_start() {
 }
 
 #[tokio::test]
-async fn another_task_knows_nothing_of_the_first() {
+async fn another_task_begins_anew_and_is_told_what_is_remembered() {
     let provider = StrictProvider::start().await.unwrap();
     let fleet = Fleet::new().with_provider(&provider);
     let up = fleet.up().await;
     let engine = up.product().engine("ada").await;
     says(&engine, "one", "The word is quicksilver.").await;
     says(&engine, "two", "What is the word?").await;
-    let requests = provider.requests();
-    assert!(!requests[1].body.to_string().contains("quicksilver"));
+    says(&engine, "three", "How is the weather?").await;
+    let requests: Vec<Value> = provider.requests().into_iter().map(|request| request.body).collect();
+    let told = messages(&requests[1]);
+    assert_eq!(told.len(), 1, "its conversation is its own: {told:?}");
+    assert!(told[0].to_string().contains("quicksilver"), "{told:?}");
+    // What has nothing to do with it is not told.
+    assert!(!requests[2].to_string().contains("quicksilver"), "{}", requests[2]);
 }
 
 #[tokio::test]

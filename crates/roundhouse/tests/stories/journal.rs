@@ -92,7 +92,7 @@ async fn a_person_reads_what_happened_also_while_the_engine_runs() {
       X  intended  read_file {"path":"missing"}
       X  resulted  read_file  failed: “`missing` cannot be opened: there is no such file or folder”  X ms
       X  answered  claude-sonnet-4-5  100+20 tokens  write_file {"content":"xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx…
-      X  asked     permission  write_file  “Write the file "a\u{9b}2J", in place of what may be there? It will hold 300 bytes:\n\nxxxxxxxxxxxxxxxx…”
+      X  asked     permission  write_file  “Write the new file "a\u{9b}2J"? It will hold 300 bytes:\n\nxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx…”
       X  resolved  “no”
       X  resulted  write_file  failed: “The person did not allow this call, so it was not run. They said: not that\u{202e} one”  X ms
       X  answered  claude-sonnet-4-5  100+20 tokens  “Done.”

@@ -168,9 +168,12 @@ async fn a_turn_that_a_start_takes_up_counts_as_running() {
 #[tokio::test]
 async fn activity_tells_what_the_engine_is_at_and_when_it_last_did_something() {
     let rig = Rig::new([question("One?"), question("Two?"), Reply::of_text("I see.")]).await;
-    let idle =
-        json!({"running_turns": 0, "pending_hitl": 0, "last_activity_at": null, "confinement": "none"});
-    assert_eq!(rig.engine.activity().await, idle);
+    let mut activity = rig.engine.activity().await;
+    // How far it is confined is the machine's affair.
+    let confinement = activity["confinement"].take();
+    assert!(confinement.as_str().is_some_and(|level| !level.is_empty()), "{confinement}");
+    let idle = json!({"running_turns": 0, "pending_hitl": 0, "last_activity_at": null, "confinement": null});
+    assert_eq!(activity, idle);
     for task in ["one", "two"] {
         rig.engine.until_asked(&message(task, "Ask.")).await;
     }

@@ -56,6 +56,11 @@ impl Home {
         self.start(self.command(BINARY).args(arguments).envs(variables))
     }
 
+    /// Runs another program, with its arguments, in the same environment.
+    pub(crate) fn run_program(&self, line: &[&str], variables: &BTreeMap<String, String>) -> Program {
+        self.start(self.command(line[0]).args(&line[1..]).envs(variables))
+    }
+
     /// Runs a line in a shell.
     pub(crate) fn shell(&self, line: &str) -> Program {
         self.start(self.command("sh").args(["-c", line]))

@@ -17,6 +17,8 @@ pub(crate) mod model;
 pub(crate) mod ports;
 pub(crate) mod postgres;
 pub(crate) mod processes;
+pub(crate) mod programs;
+pub(crate) mod server;
 pub(crate) mod sse;
 pub(crate) mod turn;
 

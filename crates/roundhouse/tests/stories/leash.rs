@@ -1,0 +1,326 @@
+//! Story 42 (lesson e09): what the agent runs reaches what it was given, and ends with its engine.
+
+use std::fs;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use reqwest::Method;
+use rustix::process::Signal;
+use serde_json::json;
+
+use crate::support::calls::message;
+use crate::support::programs::{call, done, results, shell};
+use crate::support::turn::{cancelled, completed};
+use crate::support::{Engine, EventStream, Fleet, LoneEngine, Rig, eventually, has, processes, skip};
+
+/// A command that starts programs which try to live for ever, each in another way, and waits. Each has the folder it runs
+/// in on its command line.
+const CLINGING: &str = "
+    trap '' TERM INT HUP
+    cling='$SIG{$_} = \"IGNORE\" for qw(TERM INT HUP); sleep 600 while 1'
+    nohup perl -e \"$cling\" clings \"$PWD\" >/dev/null 2>&1 &
+    (setsid perl -e \"$cling\" clings \"$PWD\" >/dev/null 2>&1 &)
+    perl -MPOSIX -e 'exit if fork; POSIX::setsid(); exit if fork; close STDOUT; exec @ARGV' perl -e \"$cling\" clings \"$PWD\"
+    perl -e 'kill STOP => $$; sleep 600' clings \"$PWD\" &
+    perl -e \"$cling\" clings \"$PWD\"
+";
+/// How many they are.
+const CLINGERS: usize = 5;
+
+/// The programs of [`CLINGING`] that run in this folder.
+fn clinging(workspace: &Path) -> Vec<rustix::process::Pid> {
+    // Arguments are told one after the other with a zero between.
+    let mark = format!("clings\0{}\0", workspace.display());
+    processes::called_with(mark.as_ref())
+}
+
+/// Begins a turn and waits until all of [`CLINGING`] runs.
+async fn cling(rig: &Rig) -> EventStream {
+    let stream = rig.engine.execute_with(&message("task", "Stay.")).await;
+    let workspace = rig.place.workspace();
+    eventually("the programs run", async || (clinging(&workspace).len() == CLINGERS).then_some(())).await;
+    stream
+}
+
+/// What a command says, run without a turn; also what the engine says where it fails.
+async fn says(engine: &Engine, command: &str) -> String {
+    let body = json!({"method": "tool.shell", "params": {"command": command, "timeout_s": 20}});
+    engine.post("/rpc", &body).await.body.to_string()
+}
+
+/// How far the engine's programs are confined.
+async fn confinement(engine: &Engine) -> String {
+    engine.activity().await["confinement"].as_str().unwrap().to_owned()
+}
+
+/// Whether they are confined at all; says that a story is skipped where they are not.
+async fn is_confined(engine: &Engine) -> bool {
+    let level = confinement(engine).await;
+    let confined = level.contains("landlock");
+    if !confined {
+        skip(&format!("a kernel that confines programs: {level}"));
+    }
+    confined
+}
+
+#[tokio::test]
+async fn lesson_e09_an_engine_that_is_killed_leaves_no_program_behind() {
+    let rig = Rig::allowing_all([shell(CLINGING), done()]).await;
+    let stream = cling(&rig).await;
+    let rig = rig.kill_and_start().await;
+    drop(stream.until_broken().await);
+    let workspace = rig.place.workspace();
+    eventually("the programs are gone", async || clinging(&workspace).is_empty().then_some(())).await;
+    // The turn goes on: nobody knows what the command did, and it is not run again.
+    let events = rig.engine.replay("task", 0).await.rest().await;
+    assert_eq!(completed(&events), "Done.");
+    assert!(results(&events)[0].unwrap_err().contains("unknown"), "{events:#?}");
+    assert_eq!(clinging(&workspace), []);
+}
+
+#[tokio::test]
+async fn an_engine_that_is_stopped_leaves_no_program_behind() {
+    let rig = Rig::allowing_all([shell(CLINGING), done()]).await;
+    let _stream = cling(&rig).await;
+    let workspace = rig.place.workspace();
+    rig.program.end(Signal::TERM).await.well();
+    assert_eq!(clinging(&workspace), []);
+}
+
+#[tokio::test]
+async fn a_turn_that_is_cancelled_leaves_no_program_behind() {
+    let rig = Rig::allowing_all([shell(CLINGING), done()]).await;
+    let stream = cling(&rig).await;
+    let began = Instant::now();
+    let answer = rig.engine.cancel("task").await;
+    let took = began.elapsed();
+    let left = clinging(&rig.place.workspace());
+    eprintln!("cancelled within {took:?}");
+    answer.ok("status:text turn_id:turn");
+    assert_eq!(left, [], "who is told that it is cancelled finds no program");
+    // 250 ms are promised; a busy machine is given some more.
+    assert!(took < Duration::from_secs(1), "it took {took:?}");
+    cancelled(&stream.rest().await);
+    rig.provider.take_refusals();
+    assert_eq!(rig.engine.health().await["status"], "ok");
+}
+
+#[tokio::test]
+async fn a_caller_who_goes_leaves_no_program_behind() {
+    let rig = Rig::with_programs([]).await;
+    let body = json!({"method": "tool.shell", "params": {"command": CLINGING}});
+    let calling = tokio::spawn(rig.engine.request(Method::POST, "/rpc").json(&body).send());
+    let workspace = rig.place.workspace();
+    eventually("the programs run", async || (clinging(&workspace).len() == CLINGERS).then_some(())).await;
+    calling.abort();
+    eventually("the programs are gone", async || clinging(&workspace).is_empty().then_some(())).await;
+    assert!(says(&rig.engine, "echo well").await.contains("well"));
+}
+
+#[tokio::test]
+async fn a_command_that_ends_leaves_no_program_behind() {
+    let daemon = "perl -MPOSIX -e 'exit if fork; POSIX::setsid(); sleep 600' clings \"$PWD\"; echo ended";
+    let rig = Rig::allowing_all([shell(daemon), done()]).await;
+    let events = rig.engine.tell("task", "Leave one behind.").await;
+    assert!(results(&events)[0].unwrap().contains("ended"));
+    assert_eq!(clinging(&rig.place.workspace()), []);
+}
+
+#[tokio::test]
+async fn a_command_sees_neither_the_engine_nor_what_is_its_own() {
+    let rig = Rig::allowing_all([]).await;
+    if !is_confined(&rig.engine).await {
+        return;
+    }
+    let (brain, home) = (rig.place.brain(), rig.place.home.path().to_owned());
+    let engine = rig.program.pid().as_raw_nonzero();
+    fs::write(home.join("diary"), "a secret beside the brain").unwrap();
+    let own = fs::read(format!("/proc/{engine}/environ")).unwrap();
+    let hash = rig.place.variables["ENGINE_KEY_HASH"].clone();
+    assert!(processes::contains(&own, b"provider-key") && processes::contains(&own, hash.as_bytes()));
+
+    let environment = says(&rig.engine, "env").await;
+    assert!(environment.contains("HOME=") && environment.contains("TMPDIR="), "{environment}");
+    for secret in ["provider-key", hash.as_str(), "ENGINE_", "LLM_", "SQLITE_DB_PATH"] {
+        assert!(!environment.contains(secret), "{secret:?} is in its environment: {environment}");
+    }
+    let brain = brain.display();
+    let home = home.display();
+    for command in [
+        format!("head -c 16 {brain}"),
+        "cat ../diary".to_owned(),
+        "ln -s .. up && cat up/diary".to_owned(),
+        format!("cp {brain} stolen"),
+        format!("ln {brain} linked"),
+        format!("echo x >> {brain}"),
+        format!("rm {brain}"),
+        format!("mv {brain} moved"),
+        format!("ls {home}"),
+        format!("touch {home}/written"),
+        format!("cat {home}/catalog/../diary"),
+        "cat /etc/shadow".to_owned(),
+        "ls /etc".to_owned(),
+        "ls /root".to_owned(),
+        "ls /tmp".to_owned(),
+        "touch /tmp/written-by-a-story".to_owned(),
+        "ls /proc".to_owned(),
+        format!("cat /proc/{engine}/environ"),
+        format!("cat /proc/{engine}/cmdline"),
+        format!("ls /proc/{engine}/fd"),
+        "cat /proc/self/environ".to_owned(),
+        "cat /proc/$PPID/environ".to_owned(),
+        format!("kill -KILL {engine}"),
+        format!("kill -STOP {engine}"),
+        "kill -KILL $PPID".to_owned(),
+        format!("touch {home}/catalog/planted"),
+    ] {
+        let said = says(&rig.engine, &format!("({command}) && echo it was let")).await;
+        assert!(!said.contains("it was let\\n") && !said.contains("a secret"), "{command}: {said}");
+        assert!(said.contains("exit code"), "it was tried: {command}: {said}");
+    }
+    assert_eq!(fs::read_to_string(rig.place.home.path().join("diary")).unwrap(), "a secret beside the brain");
+    assert_eq!(rig.engine.health().await["status"], "ok");
+    rig.engine.tell("task", "Are you there?").await;
+}
+
+#[tokio::test]
+async fn a_command_has_what_it_needs() {
+    let rig = Rig::allowing_all([]).await;
+    for (command, expected) in [
+        ("pwd", "/workspace"),
+        ("echo kept > $TMPDIR/x && cat $TMPDIR/x", "kept"),
+        ("f=$(mktemp) && echo made > $f && cat $f", "made"),
+        ("echo '#!/bin/sh\necho it runs' > run.sh && chmod +x run.sh && ./run.sh", "it runs"),
+        ("cat $HOME/run.sh", "it runs"),
+        ("echo gone > /dev/null && head -c 4 /dev/zero | wc -c", "4"),
+        ("id -u", "0"),
+        ("getent passwd root | cut -d: -f1", "root"),
+        ("date -u +%Z", "UTC"),
+        ("perl -e 'print 6 * 7'", "42"),
+        ("seq 3 | xargs -P 3 -n 1 echo | sort | tr -d '\\n'", "123"),
+    ] {
+        if command.starts_with("id ") && !rustix::process::getuid().is_root() {
+            continue;
+        }
+        let said = says(&rig.engine, command).await;
+        assert!(said.contains(expected) && said.contains("exit code 0"), "{command}: {said}");
+    }
+}
+
+#[tokio::test]
+async fn under_up_a_users_commands_see_nothing_of_other_users_and_of_the_fleet() {
+    let fleet = Fleet::new();
+    let up = fleet.up().await;
+    let product = up.product();
+    let (ada, bob) = (product.engine("ada").await, product.engine("bob").await);
+    if !is_confined(&ada).await {
+        return;
+    }
+    bob.tell("task", "I am bob.").await;
+    says(&bob, "echo mine > diary").await;
+    let folder = fleet.folder();
+    let others = fleet.engine_folder(&bob.id);
+    assert!(others.join("workspace/diary").exists(), "there is something to see");
+    let bobs = processes::engines_in_folder(&others)[0].as_raw_nonzero();
+    let orchestrator = up.program.pid().as_raw_nonzero();
+    let port: u16 = bob.url.rsplit(':').next().unwrap().parse().unwrap();
+    let (folder, others) = (folder.display(), others.display());
+    for command in [
+        format!("cat {others}/workspace/diary"),
+        format!("ls {others}"),
+        format!("head -c 16 {others}/brain.sqlite"),
+        format!("cat ../../{}/workspace/diary", bob.id),
+        format!("ls {folder}/engines"),
+        format!("cat {folder}/admin.key"),
+        format!("cat {folder}/master.key"),
+        format!("cat {folder}/platform.key"),
+        format!("head -c 16 {folder}/registry.sqlite"),
+        format!("kill -KILL {bobs}"),
+        format!("kill -KILL {orchestrator}"),
+        format!("cat /proc/{bobs}/environ"),
+        format!("perl -MIO::Socket::INET -e 'IO::Socket::INET->new(\"127.0.0.1:{port}\") or exit 1'"),
+    ] {
+        let said = says(&ada, &format!("({command}) && echo it was let")).await;
+        assert!(!said.contains("it was let\\n") && !said.contains("mine"), "{command}: {said}");
+        assert!(said.contains("exit code"), "it was tried: {command}: {said}");
+    }
+    let environment = says(&ada, "env").await;
+    for secret in [ada.key.as_str(), product.key.as_str(), &up.admin_key(), "ENGINE_KEY_HASH", "ORCH_"] {
+        assert!(!environment.contains(secret), "{environment}");
+    }
+    bob.tell("task", "I am here.").await;
+}
+
+#[tokio::test]
+async fn where_programs_cannot_be_confined_the_agent_runs_none() {
+    if !has("python3") {
+        return;
+    }
+    let tool = r#"{"description": "Runs a program.", "command": ["true"]}"#;
+    let skill = "---\nname: counting\ndescription: Counts.\n---\n\nCount.\n";
+    let ready = |place: LoneEngine| {
+        place
+            .without_landlock()
+            .with_file("permissions.json", r#"{"default": "allow"}"#)
+            .with_file("tools/program.json", tool)
+            .with_file("skills/counting/SKILL.md", skill)
+            .with_file("skills/counting/scripts/count.sh", "touch ran")
+    };
+    let script = json!({"skill": "counting", "script": "count.sh"});
+    let replies = [shell("touch ran"), call("program", json!({})), call("run_skill_script", script), done()];
+    let rig = Rig::of("anthropic", replies, ready).await;
+    let events = rig.engine.tell("task", "Run them.").await;
+    assert!(results(&events).iter().all(Result::is_err), "{events:#?}");
+    assert!(!rig.place.workspace().join("ran").exists());
+    let told = rig.tools_told();
+    for tool in ["shell", "run_skill_script", "program"] {
+        assert!(!told.iter().any(|name| name == tool), "{told:?}");
+    }
+    assert!(told.iter().any(|name| name == "write_file"), "the others are there: {told:?}");
+    let body = json!({"method": "tool.shell", "params": {"command": "touch ran"}});
+    rig.engine.post("/rpc", &body).await.refused_flat(404, "METHOD_NOT_FOUND");
+    assert!(!confinement(&rig.engine).await.contains("landlock,"));
+    let said = rig.program.output();
+    assert!(said.contains("ENGINE_ALLOW_UNCONFINED"), "the log says what can be done: {said}");
+    assert_eq!(rig.engine.health().await["status"], "ok");
+}
+
+#[tokio::test]
+async fn programs_run_unconfined_where_that_is_said() {
+    if !has("python3") {
+        return;
+    }
+    let ready = |place: LoneEngine| place.without_landlock().allowing_all();
+    let rig = Rig::of("anthropic", [shell("cat ../brain.sqlite | head -c 15; env"), done()], ready).await;
+    let events = rig.engine.tell("task", "Look.").await;
+    let said = results(&events)[0].unwrap();
+    // They reach all that the engine can, and still begin with a clean environment.
+    assert!(said.contains("SQLite format 3") && !said.contains("provider-key"), "{said}");
+    let level = confinement(&rig.engine).await;
+    assert!(level.contains("unconfined"), "{level}");
+    assert!(rig.program.output().contains("WARN"), "{}", rig.program.output());
+    // And they end with their engine all the same.
+    rig.provider.enqueue_all([shell(CLINGING), done()]);
+    let _stream = cling(&rig).await;
+    let workspace = rig.place.workspace();
+    rig.program.end(Signal::KILL).await;
+    eventually("the programs are gone", async || clinging(&workspace).is_empty().then_some(())).await;
+}
+
+#[tokio::test]
+async fn saying_that_they_may_run_unconfined_confines_no_less_where_that_is_possible() {
+    let (_program, plain) = {
+        let place = LoneEngine::new();
+        let (program, engine) = place.start().await;
+        ((program, place), confinement(&engine).await)
+    };
+    if !plain.contains("landlock, ") {
+        skip(&format!("a kernel that confines programs: {plain}"));
+        return;
+    }
+    let place = LoneEngine::new().with_programs();
+    let (_other, engine) = place.start().await;
+    assert_eq!(confinement(&engine).await, plain);
+    let said = says(&engine, "cat ../brain.sqlite").await;
+    assert!(!said.contains("SQLite format"), "{said}");
+}

@@ -1,0 +1,85 @@
+//! What the model runs, and the catalog that says what it may run.
+
+use std::fs;
+use std::path::Path;
+
+use serde_json::{Value, json};
+use strict_provider::Reply;
+
+use super::turn::of_kind;
+use super::{Event, LoneEngine, Rig};
+
+/// The model runs a command.
+pub(crate) fn shell(command: &str) -> Reply {
+    call("shell", json!({"command": command}))
+}
+
+/// The model calls a tool.
+pub(crate) fn call(tool: &str, input: Value) -> Reply {
+    Reply::new().tool_use(tool, input)
+}
+
+/// The end of a turn.
+pub(crate) fn done() -> Reply {
+    Reply::of_text("Done.")
+}
+
+/// What came of the calls of a turn: the output, or the error.
+pub(crate) fn results(events: &[Event]) -> Vec<Result<&str, &str>> {
+    let results = of_kind(events, "tool_result").into_iter();
+    results
+        .map(|event| match event.data["error"].as_str() {
+            Some(error) => Err(error),
+            None => Ok(event.data["output"].as_str().unwrap()),
+        })
+        .collect()
+}
+
+/// Why the turn ended.
+pub(crate) fn stop_reason(events: &[Event]) -> &str {
+    events.last().unwrap().data["stop_reason"].as_str().unwrap()
+}
+
+/// Writes a file of a catalog.
+pub(crate) fn write_into(catalog: &Path, name: &str, text: &str) {
+    let file = catalog.join(name);
+    fs::create_dir_all(file.parent().unwrap()).unwrap();
+    fs::write(file, text).unwrap();
+}
+
+impl LoneEngine {
+    /// Writes a file of its catalog.
+    pub(crate) fn with_file(self, name: &str, text: &str) -> Self {
+        write_into(Path::new(&self.variables["CATALOG_DIR"]), name, text);
+        self
+    }
+
+    /// Lets its agent run programs also where they cannot be confined, for stories that are not about that.
+    pub(crate) fn with_programs(self) -> Self {
+        self.with("ENGINE_ALLOW_UNCONFINED", "true")
+    }
+
+    /// Lets its agent do all that it can without asking.
+    pub(crate) fn allowing_all(self) -> Self {
+        self.with_programs().with_file("permissions.json", r#"{"default": "allow"}"#)
+    }
+}
+
+impl Rig {
+    /// An engine whose agent runs programs with leave.
+    pub(crate) async fn with_programs(replies: impl IntoIterator<Item = Reply>) -> Self {
+        Self::of("anthropic", replies, LoneEngine::with_programs).await
+    }
+
+    /// An engine whose agent asks for nothing.
+    pub(crate) async fn allowing_all(replies: impl IntoIterator<Item = Reply>) -> Self {
+        Self::of("anthropic", replies, LoneEngine::allowing_all).await
+    }
+
+    /// The names of the tools that the model was told of when it was asked last.
+    pub(crate) fn tools_told(&self) -> Vec<String> {
+        let request = self.provider.requests().pop().expect("the model was asked");
+        let tools = request.body["tools"].as_array().cloned().unwrap_or_default();
+        tools.iter().map(|tool| tool["name"].as_str().unwrap().to_owned()).collect()
+    }
+}

@@ -1,0 +1,222 @@
+//! Tools and skills that a product brings along.
+
+use std::fs;
+
+use serde_json::{Value, json};
+use strict_provider::Reply;
+
+use crate::support::calls::message;
+use crate::support::model::WIRES;
+use crate::support::programs::{call, done, results};
+use crate::support::server::Server;
+use crate::support::turn::{completed, of_kind};
+use crate::support::{LoneEngine, Rig};
+
+/// A tool that turns a text round, with a program of the catalog.
+const REVERSE: &str = r#"{
+    "description": "Turns a text round.",
+    "input_schema": {
+        "type": "object",
+        "properties": {"text": {"type": "string"}},
+        "required": ["text"],
+        "additionalProperties": false
+    },
+    "permission": "allow",
+    "idempotent": true,
+    "network": false,
+    "command": ["perl", "tools/reverse.pl", "--well"]
+}"#;
+const REVERSE_PROGRAM: &str = r#"
+    my $input = join '', <STDIN>;
+    my ($text) = $input =~ /"text":"(.*?)"/ or die "no text in $input";
+    print STDERR "working\n";
+    print scalar(reverse $text), " @ARGV";
+"#;
+
+const SKILL: &str = "---
+name: counting
+description: Counts words. Use it whenever somebody wants words counted.
+---
+
+Run `scripts/count.sh` with the words as its input. See references/why.md.
+";
+
+async fn rig(ready: impl FnOnce(LoneEngine) -> LoneEngine, replies: impl IntoIterator<Item = Reply>) -> Rig {
+    Rig::of("anthropic", replies, |place| ready(place.with_programs())).await
+}
+
+fn with_reverse(place: LoneEngine) -> LoneEngine {
+    place.with_file("tools/reverse.json", REVERSE).with_file("tools/reverse.pl", REVERSE_PROGRAM)
+}
+
+fn with_skill(place: LoneEngine) -> LoneEngine {
+    place
+        .with_file("skills/counting/SKILL.md", SKILL)
+        .with_file("skills/counting/references/why.md", "Because somebody wants to know.")
+        .with_file("skills/counting/scripts/count.sh", "echo \"$1: $(wc -w) words\" | tee counted")
+}
+
+#[tokio::test]
+async fn a_command_of_the_catalog_is_given_the_input_and_gives_what_it_writes() {
+    for wire in WIRES {
+        let rig = Rig::of(wire, [], |place| with_reverse(place.with_programs())).await;
+        rig.provider.enqueue_all([call("reverse", json!({"text": "drawer"})), done()]);
+        let events = rig.engine.tell("task", "Turn it round.").await;
+        assert_eq!(of_kind(&events, "hitl_request").len(), 0, "its file allows it");
+        assert_eq!(results(&events), [Ok("reward --well")]);
+        rig.told().has(&["reward --well"]).lacks(&["working"]);
+        let told = rig.provider.requests()[0].body["tools"].to_string();
+        assert!(told.contains("\"reverse\"") && told.contains("Turns a text round."), "{told}");
+    }
+}
+
+#[tokio::test]
+async fn its_input_is_checked_before_anything_runs() {
+    let bad = [json!({}), json!({"text": 7}), json!({"text": "x", "more": 1})];
+    let rig =
+        rig(with_reverse, bad.clone().map(|input| call("reverse", input)).into_iter().chain([done()])).await;
+    let events = rig.engine.tell("task", "Try.").await;
+    let errors: Vec<&str> = results(&events).into_iter().map(|result| result.unwrap_err()).collect();
+    assert_eq!(errors.len(), bad.len());
+    assert!(
+        errors[0].contains("text") && errors[1].contains("text") && errors[2].contains("more"),
+        "{errors:?}"
+    );
+}
+
+#[tokio::test]
+async fn one_that_fails_says_why() {
+    let failing = r#"{"description": "Fails.", "permission": "allow",
+                      "command": ["sh", "-c", "echo half a result; echo no such customer >&2; exit 4"]}"#;
+    let rig =
+        rig(|place| place.with_file("tools/failing.json", failing), [call("failing", json!({})), done()])
+            .await;
+    let events = rig.engine.tell("task", "Try.").await;
+    let error = results(&events)[0].unwrap_err();
+    for part in ["4", "no such customer", "half a result"] {
+        assert!(error.contains(part), "no {part:?} in: {error}");
+    }
+    rig.told().has(&["no such customer"]);
+}
+
+#[tokio::test]
+async fn one_whose_file_says_nothing_asks_and_shows_the_input() {
+    let plain =
+        r#"{"description": "Books a table.", "input_schema": {"type": "object"}, "command": ["cat"]}"#;
+    let input = json!({"table": "by the window"});
+    let rig =
+        rig(|place| place.with_file("tools/book.json", plain), [call("book", input.clone()), done()]).await;
+    let (stream, request) = rig.engine.until_asked(&message("task", "Book it.")).await;
+    let asked = request.data["question"].as_str().unwrap();
+    assert!(asked.contains("book") && asked.contains("by the window"), "{asked}");
+    assert!(asked.contains("with the network"), "it has the network unless its file says otherwise: {asked}");
+    rig.engine.respond("task", "yes").await.ok("status:text request_id:hitl");
+    let events = stream.rest().await;
+    completed(&events);
+    let given: Value = serde_json::from_str(results(&events)[0].unwrap()).unwrap();
+    assert_eq!(given, input);
+}
+
+#[tokio::test]
+async fn a_call_of_a_server_sends_the_input_and_gives_the_answer() {
+    for wire in WIRES {
+        let server = Server::of_text("It costs 12.").await;
+        let tool = json!({
+            "description": "Asks for a price.",
+            "input_schema": {"type": "object", "properties": {"item": {"type": "string"}}, "required": ["item"]},
+            "http": {"method": "POST", "url": format!("{}price", server.url()), "headers": {"x-shop-key": "k3y"}},
+        });
+        let ready = |place: LoneEngine| place.with_file("tools/price.json", &tool.to_string());
+        let rig = Rig::of(wire, [call("price", json!({"item": "a lamp"})), done()], ready).await;
+        let (stream, request) = rig.engine.until_asked(&message("task", "What does it cost?")).await;
+        let asked = request.data["question"].as_str().unwrap();
+        assert!(asked.contains("a lamp") && asked.contains(&server.address.to_string()), "{asked}");
+        assert!(!asked.contains("k3y"), "{asked}");
+        assert_eq!(server.asked(), [""; 0]);
+        rig.engine.respond("task", "yes").await.ok("status:text request_id:hitl");
+        let events = stream.rest().await;
+        completed(&events);
+        assert_eq!(results(&events), [Ok("It costs 12.")]);
+        let asked = server.asked();
+        let [asked] = asked.as_slice() else { panic!("one request, not {asked:?}") };
+        assert!(
+            asked.starts_with("POST /price HTTP/1.1\r\n") && asked.contains("x-shop-key: k3y"),
+            "{asked}"
+        );
+        assert!(asked.ends_with("\r\n\r\n{\"item\":\"a lamp\"}"), "{asked}");
+        rig.told().lacks(&["k3y"]);
+    }
+}
+
+#[tokio::test]
+async fn a_skill_is_loaded_and_its_script_run() {
+    for wire in WIRES {
+        let rig = Rig::of(wire, [], |place| with_skill(place.with_programs())).await;
+        let script = json!({"skill": "counting", "script": "scripts/count.sh", "args": ["Here"], "input": "one two three"});
+        rig.provider.enqueue_all([
+            call("load_skill", json!({"skill": "counting"})),
+            call("load_skill", json!({"skill": "counting", "file": "references/why.md"})),
+            call("run_skill_script", script),
+            done(),
+        ]);
+        let (stream, request) = rig.engine.until_asked(&message("task", "Count.")).await;
+        // It is known by its name and what it is for, before it is loaded.
+        let told = rig.provider.requests()[0].body["tools"].to_string();
+        assert!(told.contains("counting") && told.contains("Counts words."), "{told}");
+        rig.told().has(&["scripts/count.sh", "Because somebody wants to know."]);
+        let asked = request.data["question"].as_str().unwrap();
+        assert!(
+            asked.contains("counting") && asked.contains("count.sh") && asked.contains("Here"),
+            "{asked}"
+        );
+        rig.engine.respond("task", "yes").await.ok("status:text request_id:hitl");
+        let events = stream.rest().await;
+        completed(&events);
+        assert_eq!(results(&events)[2].unwrap().trim(), "Here: 3 words");
+        let counted = fs::read_to_string(rig.place.workspace().join("counted")).unwrap();
+        assert_eq!(counted.trim(), "Here: 3 words", "{wire}: it runs in the workspace");
+    }
+}
+
+#[tokio::test]
+async fn a_skill_leads_nowhere_else() {
+    let bad = [
+        call("load_skill", json!({"skill": "../agents"})),
+        call("load_skill", json!({"skill": "counting", "file": "../../tools/reverse.json"})),
+        call("load_skill", json!({"skill": "counting", "file": "/etc/passwd"})),
+        call("run_skill_script", json!({"skill": "counting", "script": "../../../tools/reverse.pl"})),
+        call("run_skill_script", json!({"skill": "counting", "script": "/bin/sh"})),
+        call("run_skill_script", json!({"skill": "counting", "script": "references/why.md"})),
+    ];
+    let ready = |place: LoneEngine| {
+        with_skill(with_reverse(place)).with_file("permissions.json", r#"{"default": "allow"}"#)
+    };
+    let number = bad.len();
+    let rig = rig(ready, bad.into_iter().chain([done()])).await;
+    let events = rig.engine.tell("task", "Try.").await;
+    let results = results(&events);
+    assert_eq!(results.len(), number);
+    assert!(results.iter().all(Result::is_err), "{results:?}");
+}
+
+#[tokio::test]
+async fn a_faulty_file_costs_itself_and_nothing_else() {
+    let ready = |place: LoneEngine| {
+        with_skill(with_reverse(place))
+            .with_file("tools/faulty.json", "{\"description\": ")
+            .with_file("tools/shell.json", REVERSE)
+            .with_file("tools/no where.json", REVERSE)
+            .with_file("skills/faulty/SKILL.md", "no front matter")
+    };
+    let rig = rig(ready, [call("reverse", json!({"text": "ton"})), done()]).await;
+    let events = rig.engine.tell("task", "Turn it round.").await;
+    assert_eq!(results(&events), [Ok("not --well")]);
+    let told = rig.tools_told();
+    assert!(!told.iter().any(|name| name == "faulty" || name == "no where"), "{told:?}");
+    assert_eq!(told.iter().filter(|name| *name == "shell").count(), 1, "{told:?}");
+    let said = rig.program.output();
+    for named in ["tools/faulty.json", "tools/shell.json", "tools/no where.json", "skills/faulty"] {
+        assert!(said.contains(named), "the log does not name {named}: {said}");
+    }
+    assert_eq!(rig.engine.health().await["status"], "ok");
+}
