@@ -38,7 +38,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::brain::{Brain, TaskRow, ToKnow};
-use crate::catalog::{AgentSpec, Catalog, Permissions, Runs};
+use crate::catalog::{AgentSpec, Catalog, CatalogTool, Permissions, Runs};
 use crate::models::ToolSpec;
 
 pub(crate) use ask_user::NAME as ASK_USER;
@@ -253,29 +253,8 @@ impl Toolbox {
                 permissions.network("shell"),
             )));
         }
-        for tool in &setup.catalog.tools {
-            match (&tool.runs, &programs) {
-                (Runs::Command(command), Some(programs)) => {
-                    let (tool, command, programs) = (Arc::clone(tool), command.clone(), programs.clone());
-                    tools.push(Arc::new(command::CommandTool::new(tool, command, programs)));
-                }
-                (Runs::Command(_), None) => {}
-                (Runs::Http(call), _) => {
-                    let spec = ToolSpec {
-                        name: tool.name.clone(),
-                        description: tool.description.clone(),
-                        input_schema: tool.input_schema.clone(),
-                    };
-                    let (permission, idempotent) = (tool.permission, tool.idempotent);
-                    tools.push(Arc::new(http_tool::HttpTool::new(
-                        spec,
-                        permission,
-                        idempotent,
-                        call.clone(),
-                    )));
-                }
-            }
-        }
+        let catalog = setup.catalog.tools.iter();
+        tools.extend(catalog.filter_map(|tool| of_catalog(tool, programs.as_ref())));
         Self::new(tools, permissions.clone())
     }
 
@@ -366,6 +345,24 @@ impl Toolbox {
         let mut named = self.names.iter().zip(&self.tools).zip(&self.schemas);
         let found = named.find(|((known, _), _)| *known == name);
         found.map_or(Ok(()), |((_, tool), schema)| schema.check(&tool.spec().input_schema, input))
+    }
+}
+
+/// A tool of the catalog; none where it runs a program and none can be run.
+fn of_catalog(tool: &Arc<CatalogTool>, programs: Option<&program::Programs>) -> Option<Arc<dyn Tool>> {
+    match &tool.runs {
+        Runs::Command(command) => {
+            Some(Arc::new(command::CommandTool::new(Arc::clone(tool), command.clone(), programs?.clone())))
+        }
+        Runs::Http(call) => {
+            let spec = ToolSpec {
+                name: tool.name.clone(),
+                description: tool.description.clone(),
+                input_schema: tool.input_schema.clone(),
+            };
+            let (permission, idempotent) = (tool.permission, tool.idempotent);
+            Some(Arc::new(http_tool::HttpTool::new(spec, permission, idempotent, call.clone())))
+        }
     }
 }
 
