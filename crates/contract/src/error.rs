@@ -21,6 +21,8 @@ pub enum ErrorCode {
     InvalidEngineKey,
     /// The product's policy forbids the action.
     PolicyDenied,
+    /// The skill comes with the engine: it can be neither changed nor deleted.
+    PlatformSkill,
     /// No such path.
     NotFound,
     /// No such product.
@@ -35,6 +37,8 @@ pub enum ErrorCode {
     MessageNotFound,
     /// Nothing waits for a person on this task, or not what was answered.
     HitlNotPending,
+    /// No such skill.
+    SkillNotFound,
     /// `POST /rpc` knows no such method or operation.
     MethodNotFound,
     /// The path exists, the method does not; `Allow` lists those that do.
@@ -49,6 +53,8 @@ pub enum ErrorCode {
     EngineAlreadyRunning,
     /// Another turn is running on this task.
     TaskBusy,
+    /// A skill of this name is there.
+    SkillExists,
     /// The body is over the limit.
     PayloadTooLarge,
     /// The product has as many engines as its policy allows. Do not retry.
@@ -81,7 +87,7 @@ impl ErrorCode {
         match self {
             Self::InvalidRequest | Self::ToolDenied | Self::ToolFailed => 400,
             Self::InvalidPlatformKey | Self::InvalidAdminKey | Self::InvalidEngineKey => 401,
-            Self::PolicyDenied => 403,
+            Self::PolicyDenied | Self::PlatformSkill => 403,
             Self::NotFound
             | Self::ProductNotFound
             | Self::EngineNotFound
@@ -89,13 +95,15 @@ impl ErrorCode {
             | Self::TaskNotRunning
             | Self::MessageNotFound
             | Self::HitlNotPending
+            | Self::SkillNotFound
             | Self::MethodNotFound => 404,
             Self::MethodNotAllowed => 405,
             Self::ProductSlugExists
             | Self::EngineAlreadyExists
             | Self::EngineNotRunning
             | Self::EngineAlreadyRunning
-            | Self::TaskBusy => 409,
+            | Self::TaskBusy
+            | Self::SkillExists => 409,
             Self::PayloadTooLarge => 413,
             Self::QuotaExceeded | Self::RateLimited => 429,
             Self::InternalError => 500,

@@ -12,6 +12,7 @@ mod direct;
 mod ending;
 mod error;
 mod keeper;
+mod kit;
 mod life;
 mod listing;
 mod memory;
@@ -48,13 +49,13 @@ use tracing::Instrument as _;
 
 use crate::brain::steps::{Opened, Step};
 use crate::brain::{Brain, Cut, NewTurn, RequestName};
-use crate::catalog::Catalog;
 use crate::channel::{Channels, Follow, Reader, Record, Recorder};
 use crate::models::Gateway;
 use crate::sabotage::{self, Saboteur};
-use crate::tools::{Outputs, Toolbox};
+use crate::tools::Outputs;
 pub use direct::DirectError;
 pub use error::AgentError;
+pub(crate) use kit::{Kit, Kits};
 use life::{Life, blocking};
 use order::Order;
 use people::Response;
@@ -74,12 +75,9 @@ const LAST_WORDS: Duration = Duration::from_secs(1);
 /// What a turn works with.
 pub(crate) struct Means {
     pub(crate) gateway: Arc<Gateway>,
-    pub(crate) toolbox: Toolbox,
+    /// What the catalog gives it.
+    pub(crate) kits: Kits,
     pub(crate) clock: Arc<dyn Clock>,
-    /// Who the agent is: the first thing that every model is told.
-    pub(crate) soul: String,
-    /// What else the catalog gives it.
-    pub(crate) catalog: Catalog,
     /// What runs programs, where this machine can.
     pub(crate) leash: Option<Arc<Leash>>,
     /// Where long output of tools goes.
@@ -283,6 +281,7 @@ impl Agent {
             recorder,
             message_id,
             brain: self.brain.clone(),
+            kit: self.means.kits.current(),
             means: Arc::clone(&self.means),
             inbox,
             stopping: self.stopping.clone(),

@@ -30,7 +30,7 @@ use service::serve::{Bounds, serve};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
-use crate::agent::{Agent, Means};
+use crate::agent::{Agent, Kit, Kits, Means};
 use crate::brain::{Brain, BrainError};
 use crate::config::{Config, InForce};
 use crate::tools::{Outputs, Setup, Toolbox};
@@ -91,18 +91,21 @@ impl Engine {
         let setup = Setup {
             workspace: config.workspace,
             brain: brain.clone(),
-            catalog: config.catalog.clone(),
+            catalog: config.catalog,
             leash: Some(leash),
             web: config.web,
         };
+        let kit = Kit {
+            soul: config.soul,
+            toolbox: Toolbox::built_in(&setup).with_agents(&setup.catalog.agents),
+            agents: setup.catalog.agents,
+        };
         let means = Means {
             gateway,
-            toolbox: Toolbox::built_in(&setup).with_agents(&config.catalog.agents),
+            kits: Kits::new(kit),
             clock: Arc::clone(&clock),
-            soul: config.soul,
             leash: setup.leash,
             outputs: Outputs::new(&setup.workspace),
-            catalog: config.catalog,
             set_aside: Arc::default(),
             reactive: config.reactive_compaction,
             hitl_ttl: config.hitl_ttl,

@@ -90,8 +90,8 @@ impl TurnRun {
         }
         // An agent has the tools that it was told of, and no others.
         let offered = self.offer().has(&call.name);
-        let tool = self.life.means.toolbox.find(&call.name).filter(|_| offered);
-        let toolbox = &self.life.means.toolbox;
+        let tool = self.life.kit.toolbox.find(&call.name).filter(|_| offered);
+        let toolbox = &self.life.kit.toolbox;
         if *stage == OpenStage::New
             && let Some(tool) = &tool
         {

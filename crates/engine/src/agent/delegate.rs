@@ -49,7 +49,7 @@ impl TurnRun {
 
     /// Who the model is to be.
     pub(super) fn system(&self) -> &str {
-        self.focus.as_ref().map_or(&self.life.means.soul, |focus| &focus.agent.prompt)
+        self.focus.as_ref().map_or(&self.life.kit.soul, |focus| &focus.agent.prompt)
     }
 
     /// The tools that the model may call.
@@ -100,7 +100,7 @@ impl TurnRun {
     pub(super) async fn delegate(&mut self, open: OpenCall, delegation: Delegation) -> Result<(), Stopped> {
         let call_id = open.call.call_id;
         let Delegation { agent, task } = delegation;
-        let offer = self.life.means.toolbox.offer_for(&agent, self.life.means.gateway.window());
+        let offer = self.life.kit.toolbox.offer_for(&agent, self.life.means.gateway.window());
         let opened = self.thread.sub(call_id).is_some();
         // The turn's own cap holds for all that works within it, and leaves the agent itself a word.
         let max_turns = agent.max_turns.min(self.thread.calls_left().saturating_sub(1));

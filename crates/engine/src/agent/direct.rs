@@ -36,7 +36,8 @@ pub enum DirectError {
 impl Agent {
     /// Calls a tool; what it gave.
     pub async fn call_tool(&self, name: &str, input: Value) -> Result<String, DirectError> {
-        let toolbox = &self.means.toolbox;
+        let kit = self.means.kits.current();
+        let toolbox = &kit.toolbox;
         let unknown = || DirectError::NoSuchTool(name.to_owned());
         let tool = toolbox.find(name).ok_or_else(unknown)?;
         if !toolbox.may_run_unasked(name, &*tool) {
@@ -65,10 +66,11 @@ impl Agent {
     }
 
     /// The tools that can be called without a turn.
-    pub fn direct_tools(&self) -> impl Iterator<Item = ToolSpec> {
-        let toolbox = &self.means.toolbox;
-        let tools = toolbox.all().iter().filter(|tool| !tool.needs_turn());
-        let allowed = tools.map(|tool| (tool.spec(), tool));
-        allowed.filter(|(spec, tool)| toolbox.may_run_unasked(&spec.name, &***tool)).map(|(spec, _)| spec)
+    pub fn direct_tools(&self) -> Vec<ToolSpec> {
+        let kit = self.means.kits.current();
+        let tools = kit.toolbox.all().iter().filter(|tool| !tool.needs_turn());
+        let specs = tools.map(|tool| (tool.spec(), tool));
+        let allowed = specs.filter(|(spec, tool)| kit.toolbox.may_run_unasked(&spec.name, &***tool));
+        allowed.map(|(spec, _)| spec).collect()
     }
 }

@@ -15,7 +15,7 @@ use super::running::{Inbox, Registration};
 use super::stream::{Blocks, block_stop};
 use super::telling::Telling;
 use super::thread::{LoadError, Next, Thread};
-use super::{Means, ending};
+use super::{Kit, Means, ending};
 use crate::brain::{Brain, OpenTurn, WriteError};
 use crate::channel::{Record, Recorder};
 use crate::sabotage::{self, Saboteur};
@@ -32,6 +32,8 @@ pub(super) struct Life {
     pub(super) message_id: MessageId,
     pub(super) brain: Brain,
     pub(super) means: Arc<Means>,
+    /// What the catalog gave when it began, or was taken up after a restart.
+    pub(super) kit: Arc<Kit>,
     pub(super) inbox: Inbox,
     /// Cancelled when the engine stops.
     pub(super) stopping: CancellationToken,

@@ -161,7 +161,7 @@ impl TurnRun {
 impl TurnRun {
     /// The command that a call runs, if its tool runs commands.
     fn command_of(&self, call: &ToolUse) -> Option<String> {
-        self.life.means.toolbox.find(&call.name)?.command(&call.input)
+        self.life.kit.toolbox.find(&call.name)?.command(&call.input)
     }
 
     /// An event as one of the sub-agent that the call `owner` runs, or of the turn itself.

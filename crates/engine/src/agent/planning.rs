@@ -48,7 +48,7 @@ impl TurnRun {
     pub(super) fn must_plan(&self) -> bool {
         let turn = self.thread.turn();
         let may_plan = !turn.options().direct && !turn.planned() && turn.answers() == 0;
-        may_plan && !self.life.means.catalog.agents.is_empty()
+        may_plan && !self.life.kit.agents.is_empty()
     }
 
     /// Plans the turn, if a plan comes of it.
@@ -79,7 +79,7 @@ impl TurnRun {
     }
 
     async fn ask_planner(&mut self, route: &Arc<Route>) -> Result<Option<Plan>, Stopped> {
-        let agents = &self.life.means.catalog.agents;
+        let agents = &self.life.kit.agents;
         let known: Vec<String> = agents.iter().map(|agent| agent.name.clone()).collect();
         let lines =
             agents.iter().map(|agent: &Arc<AgentSpec>| format!("\n- {}: {}", agent.name, agent.description));

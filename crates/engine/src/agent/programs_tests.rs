@@ -231,7 +231,7 @@ async fn without_a_leash_nothing_that_runs_programs_is_offered() {
     let offered = |toolbox: &Toolbox| {
         ["load_skill", "run_skill_script", "shell", "count"].map(|name| toolbox.find(name).is_some())
     };
-    assert_eq!(offered(&rig.agent.means.toolbox), [true; 4]);
+    assert_eq!(offered(&rig.agent.means.kits.current().toolbox), [true; 4]);
     let without = Setup {
         workspace: rig.workspace(),
         brain: rig.brain.clone(),

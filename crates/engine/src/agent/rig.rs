@@ -18,7 +18,7 @@ use crate::catalog::{AgentSpec, Catalog, Permissions};
 use crate::models::ToolSpec;
 use crate::models::config::Sources;
 use crate::testing::{HastyClock, Seen, leash, read_all, task_id, within};
-use crate::tools::{Allowed, Invocation, Permission, Setup, Tool, ToolError, ToolOutput, ToolStep};
+use crate::tools::{Allowed, Invocation, Permission, Setup, Tool, ToolError, ToolOutput, ToolStep, Toolbox};
 
 /// All protocols, for tests of what must be the same over each.
 pub(crate) const WIRES: [Wire; 5] =
@@ -264,14 +264,17 @@ fn means(
     let built_in = Toolbox::built_in(&setup);
     let mut all = built_in.all().to_vec();
     all.extend(tools.iter().cloned());
-    Means {
-        gateway: Arc::new(Gateway::new(sources.first().map(|(checked, _)| checked.routes))),
-        toolbox: Toolbox::new(all, setup.catalog.permissions.clone()).with_agents(&setup.catalog.agents),
-        clock: Arc::clone(clock) as Arc<dyn Clock>,
+    let kit = Kit {
         soul: "You are a test.".into(),
+        toolbox: Toolbox::new(all, setup.catalog.permissions.clone()).with_agents(&setup.catalog.agents),
+        agents: setup.catalog.agents,
+    };
+    Means {
+        kits: Kits::new(kit),
+        gateway: Arc::new(Gateway::new(sources.first().map(|(checked, _)| checked.routes))),
+        clock: Arc::clone(clock) as Arc<dyn Clock>,
         leash: setup.leash,
         outputs: Outputs::new(&setup.workspace),
-        catalog: setup.catalog,
         set_aside: Arc::default(),
         reactive: true,
         hitl_ttl,

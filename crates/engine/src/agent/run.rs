@@ -74,7 +74,7 @@ impl TurnRun {
     /// A turn whose journal is `thread`. Of its model step under way clients have what `telling` says, and
     /// `starts` starts of the engine have taken it up.
     pub(super) fn new(life: Life, thread: Thread, telling: Telling, starts: u32) -> Self {
-        let offer = life.means.toolbox.offer(life.means.gateway.window());
+        let offer = life.kit.toolbox.offer(life.means.gateway.window());
         Self { life, thread, telling, starts, stand_in: None, focus: None, offer, agent_told: false }
     }
 

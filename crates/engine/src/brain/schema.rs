@@ -62,7 +62,7 @@ const BASE: &str = "
 ";
 
 /// What was added to the format since, in this order.
-const ADDITIONS: [&str; 3] = [
+const ADDITIONS: [&str; 4] = [
     "
     ALTER TABLE tasks ADD COLUMN message_count INTEGER NOT NULL DEFAULT 0;
     ALTER TABLE tasks ADD COLUMN updated_at INTEGER NOT NULL DEFAULT 0;
@@ -248,6 +248,50 @@ const ADDITIONS: [&str; 3] = [
         DELETE FROM trajectories WHERE task = old.task;
         DELETE FROM recalled WHERE task = old.task;
         UPDATE knowledge SET task = NULL, step = NULL WHERE task = old.task;
+    END;
+",
+    "
+    -- Skills that the user made, each as JSON.
+    CREATE TABLE skills (
+        name       TEXT PRIMARY KEY,
+        skill      TEXT NOT NULL,
+        created_at INTEGER NOT NULL,
+        updated_at INTEGER NOT NULL
+    ) WITHOUT ROWID;
+    -- What people said of turns, each as JSON, and the batch that learned from it.
+    CREATE TABLE feedback (
+        feedback   INTEGER PRIMARY KEY,
+        id         TEXT NOT NULL UNIQUE,
+        task       INTEGER REFERENCES tasks,
+        -- The last turn of the task when it was given, and its last step.
+        turn       INTEGER,
+        step       INTEGER,
+        said       TEXT NOT NULL,
+        created_at INTEGER NOT NULL,
+        batch      INTEGER REFERENCES batches
+    );
+    CREATE INDEX feedback_of_task ON feedback (task, step);
+    CREATE INDEX feedback_to_learn ON feedback (feedback) WHERE batch IS NULL;
+    -- Runs of the learning component: how far each came, as JSON.
+    CREATE TABLE batches (
+        batch      INTEGER PRIMARY KEY,
+        id         TEXT NOT NULL UNIQUE,
+        state      TEXT NOT NULL,
+        started_at INTEGER NOT NULL,
+        ended_at   INTEGER
+    );
+    CREATE INDEX batches_under_way ON batches (batch) WHERE ended_at IS NULL;
+    -- What lessons, which are records of knowledge, were drawn from, as JSON.
+    CREATE TABLE lessons (
+        id       TEXT PRIMARY KEY,
+        evidence TEXT NOT NULL,
+        batch    INTEGER REFERENCES batches
+    ) WITHOUT ROWID;
+    CREATE TRIGGER lesson_removed AFTER DELETE ON knowledge BEGIN
+        DELETE FROM lessons WHERE id = old.id;
+    END;
+    CREATE TRIGGER task_with_feedback_removed AFTER DELETE ON tasks BEGIN
+        UPDATE feedback SET task = NULL, turn = NULL, step = NULL WHERE task = old.task;
     END;
 ",
 ];

@@ -16,7 +16,7 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use super::*;
-use crate::agent::Means;
+use crate::agent::{Kit, Kits, Means};
 use crate::catalog::Catalog;
 use crate::models::config::Sources;
 use crate::testing::{HastyClock, Seen, parse_sse, within};
@@ -122,12 +122,12 @@ impl Running {
             leash: None,
             web: Allowed::default(),
         };
+        let kit =
+            Kit { soul: "You are a test.".into(), agents: Vec::new(), toolbox: Toolbox::built_in(&setup) };
         let means = Means {
             gateway: Arc::clone(in_force.gateway()),
-            toolbox: Toolbox::built_in(&setup),
+            kits: Kits::new(kit),
             clock: Arc::clone(&clock),
-            soul: "You are a test.".into(),
-            catalog: Catalog::default(),
             leash: setup.leash,
             outputs: Outputs::new(&setup.workspace),
             set_aside: Arc::default(),

@@ -23,7 +23,9 @@ pub(super) async fn call(
 /// The methods there are.
 pub(super) fn methods(shared: &Shared) -> impl Iterator<Item = RpcMethod> {
     let tools = shared.agent.direct_tools();
-    tools.map(|spec| RpcMethod { method: format!("{PREFIX}{}", spec.name), params: spec.input_schema })
+    tools
+        .into_iter()
+        .map(|spec| RpcMethod { method: format!("{PREFIX}{}", spec.name), params: spec.input_schema })
 }
 
 impl From<DirectError> for ApiError {
