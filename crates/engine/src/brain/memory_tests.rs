@@ -12,6 +12,7 @@ use rusqlite::Connection;
 use serde_json::json;
 use tempfile::TempDir;
 
+use super::search::COMMON;
 use super::steps::{Base, Compacted, Instead, Opened, Said, Step, TurnOutcome};
 use super::*;
 use crate::agent::rig::branch_of;
@@ -475,4 +476,39 @@ async fn a_search_gives_up_in_time() {
     let found = life.brain.search(&query);
     assert!(found.is_err() || found.is_ok_and(|found| found.len() == 1));
     assert_eq!(life.search("word0x", KINDS).len(), 1);
+}
+
+#[tokio::test]
+async fn a_word_that_is_in_much_of_it_tells_nothing_to_who_did_not_ask() {
+    let mut life = Life::new();
+    let plain = Answered { has_words: true, calls: false, steered: (false, false), saves: Saves::Nothing };
+    life.act(&Act::Turn { task: 0, from: From::End, steps: vec![plain], end: End::Well }).await;
+    let task = life.tasks[0].unwrap();
+    let found = |life: &Life, text: &str, at_hand: Option<(TaskRow, Base)>| {
+        let until = Instant::now() + Duration::from_secs(20);
+        let query = MemoryQuery { text: text.into(), kinds: KINDS, limit: 100, at_hand, until };
+        life.brain.search(&query).unwrap().into_iter().map(|found| found.content).collect::<Vec<_>>()
+    };
+    let at_hand = Some((task, Base::End));
+    let save = |content: String| NewKnowledge {
+        id: MemoryId::new(),
+        to_know: ToKnow { content, tags: Vec::new(), supersedes: None },
+        source: Source::User,
+    };
+    let few = COMMON.0 - 1;
+    for number in 0..=few {
+        if number == few {
+            assert!(found(&life, "the teapot", at_hand).len() >= 5, "few enough to tell something");
+        }
+        let record = save(format!("A teapot, the {number}th."));
+        life.write(move |rows| rows.save_knowledge(&record, None, Timestamp::from_unix_ms(number)))
+            .await
+            .unwrap();
+    }
+    assert_eq!(found(&life, "the teapot", at_hand), Vec::<String>::new());
+    assert!(found(&life, "the teapot", None).len() >= 5);
+    // Beside a word that tells something it counts.
+    let cracked = save("The cracked teapot.".into());
+    life.write(move |rows| rows.save_knowledge(&cracked, None, Timestamp::from_unix_ms(0))).await.unwrap();
+    assert_eq!(found(&life, "cracked teapot", at_hand), ["The cracked teapot."]);
 }

@@ -1,6 +1,7 @@
 //! Search over all that is remembered: knowledge, episodes, and messages in overlapping windows.
 
 use std::collections::HashMap;
+use std::ops::BitOr;
 use std::time::Instant;
 
 use contract::memory::{MemoryKind, Source};
@@ -17,8 +18,9 @@ use super::terms::{Coverage, Terms};
 
 /// How many candidates of each kind an index gives.
 const CANDIDATES: i64 = 20;
-/// In how many records a word is common.
-const COMMON: i64 = 1_000;
+/// A word is common that is in half of the records of its kind, but not in fewer records than the first number, and
+/// in any case in so many as the second one.
+pub(super) const COMMON: (i64, i64) = (64, 1_000);
 /// How much of a message a result shows, in bytes.
 const MAX_SHOWN: usize = 1_000;
 /// How many instructions of SQLite's machine pass before the clock is looked at: some tens of microseconds.
@@ -102,7 +104,8 @@ type Key = (MemoryKind, i64);
 pub(super) fn search(reader: &Connection, query: &MemoryQuery) -> Result<Vec<Found>, Error> {
     let until = query.until;
     reader.progress_handler(BETWEEN_LOOKS, Some(move || Instant::now() >= until))?;
-    let found = ranked(reader, query);
+    // All of it in one snapshot, and with one lock.
+    let found = reader.unchecked_transaction().and_then(|snapshot| ranked(&snapshot, query));
     reader.progress_handler(0, None::<fn() -> bool>)?;
     found
 }
@@ -119,7 +122,7 @@ fn ranked(reader: &Connection, query: &MemoryQuery) -> Result<Vec<Found>, Error>
     let shown = Shown::of(reader, query.at_hand)?;
     let mut lists: Vec<Vec<Key>> = Vec::new();
     for kind in query.kinds {
-        for expression in worth_asking(reader, *kind, &terms)? {
+        for expression in worth_asking(reader, *kind, &terms, query.at_hand.is_some())? {
             lists.push(candidates(reader, *kind, &expression, shown)?);
         }
     }
@@ -128,8 +131,7 @@ fn ranked(reader: &Connection, query: &MemoryQuery) -> Result<Vec<Found>, Error>
         if !found.contains_key(key)
             && let Some(candidate) = fetch(reader, *key, &terms)?
         {
-            let coverage = terms.coverage(&format!("{} {}", candidate.content, candidate.tags.join(" ")));
-            found.insert(*key, (candidate, coverage));
+            found.insert(*key, candidate);
         }
     }
     // What has more of the query comes first, over all kinds; of the same, what an index thinks better.
@@ -138,7 +140,7 @@ fn ranked(reader: &Connection, query: &MemoryQuery) -> Result<Vec<Found>, Error>
     by_coverage.sort_by_key(|key| {
         let (_, coverage) =
             found.get(key).map_or((None, Coverage::default()), |(found, has)| (Some(found), *has));
-        std::cmp::Reverse((coverage.words + coverage.names, coverage.names))
+        std::cmp::Reverse((coverage.words() + coverage.names(), coverage.names()))
     });
     lists.push(by_coverage);
     let fused = fuse(&lists).into_iter().filter_map(|(key, score)| {
@@ -149,24 +151,37 @@ fn ranked(reader: &Connection, query: &MemoryQuery) -> Result<Vec<Found>, Error>
 }
 
 /// What an index is asked: for what has any of the words, and for what has any of the names. A word that is in very
-/// much of it says little and costs much to rank; where there are no others, what has all of them is asked for.
-fn worth_asking(reader: &Connection, kind: MemoryKind, terms: &Terms) -> Result<Vec<String>, Error> {
-    let sql = match kind {
-        MemoryKind::Knowledge => {
-            "SELECT COUNT(*) FROM (SELECT 1 FROM knowledge_words WHERE knowledge_words MATCH ?1 LIMIT ?2)"
-        }
-        MemoryKind::Episode => {
-            "SELECT COUNT(*) FROM (SELECT 1 FROM episode_words WHERE episode_words MATCH ?1 LIMIT ?2)"
-        }
-        MemoryKind::Message => {
-            "SELECT COUNT(*) FROM (SELECT 1 FROM window_words WHERE window_words MATCH ?1 LIMIT ?2)"
-        }
+/// much of it says little and costs much to rank. Where there are no others nobody who did not ask is told anything;
+/// who did ask gets what has all of them.
+fn worth_asking(
+    reader: &Connection,
+    kind: MemoryKind,
+    terms: &Terms,
+    unasked: bool,
+) -> Result<Vec<String>, Error> {
+    // The last row's number is about how many there are, and costs nothing.
+    let (all, sql) = match kind {
+        MemoryKind::Knowledge => (
+            "SELECT MAX(record) FROM knowledge",
+            "SELECT COUNT(*) FROM (SELECT 1 FROM knowledge_words WHERE knowledge_words MATCH ?1 LIMIT ?2)",
+        ),
+        MemoryKind::Episode => (
+            "SELECT MAX(episode) FROM episodes",
+            "SELECT COUNT(*) FROM (SELECT 1 FROM episode_words WHERE episode_words MATCH ?1 LIMIT ?2)",
+        ),
+        MemoryKind::Message => (
+            "SELECT MAX(window) FROM windows",
+            "SELECT COUNT(*) FROM (SELECT 1 FROM window_words WHERE window_words MATCH ?1 LIMIT ?2)",
+        ),
     };
+    let all: Option<i64> = reader.prepare_cached(all)?.query_row([], |row| row.get(0))?;
+    let Some(all) = all else { return Ok(Vec::new()) };
+    let is_common = (all / 2).clamp(COMMON.0, COMMON.1);
     let mut count = reader.prepare_cached(sql)?;
     let (mut rare, mut names, mut common) = (Vec::new(), Vec::new(), Vec::new());
     for (word, is_name) in terms.expressions() {
-        let uses: i64 = count.query_row(params![word, COMMON], |row| row.get(0))?;
-        if uses == COMMON {
+        let uses: i64 = count.query_row(params![word, is_common], |row| row.get(0))?;
+        if uses == is_common {
             common.push(word);
         } else if uses > 0 {
             names.extend(is_name.then(|| word.clone()));
@@ -174,7 +189,8 @@ fn worth_asking(reader: &Connection, kind: MemoryKind, terms: &Terms) -> Result<
         }
     }
     if rare.is_empty() {
-        return Ok((!common.is_empty()).then(|| common.join(" AND ")).into_iter().collect());
+        let asked_for = !unasked && !common.is_empty();
+        return Ok(asked_for.then(|| common.join(" AND ")).into_iter().collect());
     }
     let only_names = names.is_empty() || names.len() == rare.len();
     let names = (!only_names).then(|| names.join(" OR "));
@@ -228,10 +244,16 @@ fn candidates(
     rows.collect()
 }
 
-fn fetch(reader: &Connection, (kind, row): Key, terms: &Terms) -> Result<Option<Found>, Error> {
+/// A candidate, with how much it has of what is looked for.
+fn fetch(reader: &Connection, (kind, row): Key, terms: &Terms) -> Result<Option<(Found, Coverage)>, Error> {
+    let has = |found: Found| {
+        let tags = found.tags.iter().map(|tag| terms.coverage(tag));
+        let coverage = tags.fold(terms.coverage(&found.content), BitOr::bitor);
+        (found, coverage)
+    };
     match kind {
-        MemoryKind::Knowledge => record(reader, row),
-        MemoryKind::Episode => episode(reader, row),
+        MemoryKind::Knowledge => Ok(record(reader, row)?.map(has)),
+        MemoryKind::Episode => Ok(episode(reader, row)?.map(has)),
         MemoryKind::Message => window(reader, row, terms),
     }
 }
@@ -279,7 +301,7 @@ fn episode(reader: &Connection, episode: i64) -> Result<Option<Found>, Error> {
     found.optional()
 }
 
-fn window(reader: &Connection, window: i64, terms: &Terms) -> Result<Option<Found>, Error> {
+fn window(reader: &Connection, window: i64, terms: &Terms) -> Result<Option<(Found, Coverage)>, Error> {
     let sql = "SELECT steps.body, steps.at, task_id,
                       EXISTS (SELECT 1 FROM episodes WHERE episodes.task = windows.task
                               AND episodes.turn <= steps.turn AND source = 'tool')
@@ -320,16 +342,20 @@ fn window(reader: &Connection, window: i64, terms: &Terms) -> Result<Option<Foun
         found.message_ids.push(message_id);
         found.created_at = at;
     }
-    Ok(found.map(|found| Found { excerpt: best_pair(&lines, terms), content: lines.join("\n"), ..found }))
+    let has: Vec<Coverage> = lines.iter().map(|line| terms.coverage(line)).collect();
+    let coverage = has.iter().copied().fold(Coverage::default(), BitOr::bitor);
+    let excerpt = best_pair(&lines, &has);
+    Ok(found.map(|found| (Found { excerpt, content: lines.join("\n"), ..found }, coverage)))
 }
 
-/// Of two messages next to each other those that have most of what is looked for.
-fn best_pair(lines: &[String], terms: &Terms) -> String {
-    let has = |pair: &[String]| {
-        let Coverage { words, names } = terms.coverage(&pair.concat());
-        words + names
+/// Of two messages next to each other those that have most of what is looked for; `has` is how much each has.
+fn best_pair(lines: &[String], has: &[Coverage]) -> String {
+    let together = |pair: &[Coverage]| {
+        let both = pair.iter().copied().fold(Coverage::default(), BitOr::bitor);
+        both.words() + both.names()
     };
-    let pairs = lines.chunks(lines.len().clamp(1, 2)).chain(lines.windows(2));
+    let width = lines.len().clamp(1, 2);
     // Of equals the last: it is the newest.
-    pairs.max_by_key(|pair| has(pair)).map(|pair| pair.join("\n")).unwrap_or_default()
+    let best = lines.windows(width).zip(has.windows(width)).max_by_key(|(_, has)| together(has));
+    best.map(|(pair, _)| pair.join("\n")).unwrap_or_default()
 }

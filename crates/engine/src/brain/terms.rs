@@ -1,8 +1,10 @@
 //! What a text is searched by: its words without those that say nothing, and which of them are names. Pure.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
+use std::ops::BitOr;
 
-/// The most words of a query that are looked up: a long message is searched by its beginning.
+/// The most words of a query that are looked up: a long message is searched by its beginning. No more than
+/// [`Coverage`] has bits.
 const MAX_TERMS: usize = 24;
 /// How many letters two forms of one word begin with alike, at least.
 const STEM: usize = 3;
@@ -37,13 +39,32 @@ struct Term {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Terms(Vec<Term>);
 
-/// How much of a query a text has.
+/// Which of a query's words a text has, and which of its names: a bit for each.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Coverage {
-    /// How many of the query's words.
-    pub(super) words: usize,
-    /// How many of its names.
-    pub(super) names: usize,
+    words: u32,
+    names: u32,
+}
+
+impl Coverage {
+    /// How many of the words.
+    pub(super) const fn words(self) -> u32 {
+        self.words.count_ones()
+    }
+
+    /// How many of the names.
+    pub(super) const fn names(self) -> u32 {
+        self.names.count_ones()
+    }
+}
+
+/// What two texts have together.
+impl BitOr for Coverage {
+    type Output = Self;
+
+    fn bitor(self, other: Self) -> Self {
+        Self { words: self.words | other.words, names: self.names | other.names }
+    }
 }
 
 impl Terms {
@@ -91,28 +112,27 @@ impl Terms {
 
     /// How much of them a text has, in whatever form.
     pub(super) fn coverage(&self, text: &str) -> Coverage {
-        let mut by_stem: HashMap<&str, Vec<usize>> = HashMap::new();
-        for (number, term) in self.0.iter().enumerate() {
-            by_stem.entry(stem(&term.word)).or_default().push(number);
-        }
-        let mut has = vec![false; self.0.len()];
+        let mut coverage = Coverage::default();
         for word in words(text) {
             let word = word.to_lowercase();
-            for number in by_stem.get(stem(&word)).into_iter().flatten() {
-                if let (Some(term), Some(has)) = (self.0.get(*number), has.get_mut(*number)) {
-                    *has = *has || alike(&term.word, &word);
+            let stem = stem(&word);
+            let mut bit = 1;
+            for term in &self.0 {
+                if coverage.words & bit == 0 && term.word.starts_with(stem) && alike(&term.word, &word) {
+                    coverage.words |= bit;
+                    coverage.names |= if term.is_name { bit } else { 0 };
                 }
+                bit <<= 1;
             }
         }
-        let found = || self.0.iter().zip(&has).filter(|(_, has)| **has);
-        Coverage { words: found().count(), names: found().filter(|(term, _)| term.is_name).count() }
+        coverage
     }
 
     /// Whether a text with so much of them is worth showing to somebody who did not ask for it: half of the words,
     /// three at most, or a name and something beside it.
     pub(super) fn is_relevant(&self, coverage: Coverage) -> bool {
-        let half = self.0.len().div_ceil(2).clamp(1, 3);
-        coverage.words >= half || (coverage.names > 0 && coverage.words >= 2)
+        let half = u32::try_from(self.0.len().div_ceil(2)).unwrap_or(u32::MAX).clamp(1, 3);
+        coverage.words() >= half || (coverage.names() > 0 && coverage.words() >= 2)
     }
 }
 
