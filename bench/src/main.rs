@@ -18,6 +18,8 @@ mod process;
 mod provider;
 mod registry;
 mod report;
+#[cfg(test)]
+mod retrieval;
 mod service;
 mod stats;
 mod told;

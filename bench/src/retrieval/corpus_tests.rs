@@ -1,0 +1,151 @@
+//! A life can be told again, its questions have the evidence that they name, and most do not repeat its words.
+
+use std::collections::BTreeSet;
+
+use super::*;
+
+const SEEDS: [u64; 4] = [1, 11, 12, 13];
+
+fn corpora() -> impl Iterator<Item = Corpus> {
+    SEEDS.into_iter().map(|seed| Corpus::generate(seed, 1_000).unwrap())
+}
+
+#[test]
+fn the_same_seed_tells_the_same_life_and_another_one_another() {
+    let one = Corpus::generate(7, 1_000).unwrap();
+    assert_eq!(one, Corpus::generate(7, 1_000).unwrap());
+    let other = Corpus::generate(8, 1_000).unwrap();
+    let texts = |corpus: &Corpus| -> BTreeSet<String> {
+        corpus.questions.iter().map(|question| question.text.clone()).collect()
+    };
+    assert_eq!(texts(&one).intersection(&texts(&other)).count(), 0);
+    let said = |corpus: &Corpus| -> BTreeSet<String> {
+        corpus.sessions.iter().flat_map(|session| &session.turns).map(|turn| turn.user.clone()).collect()
+    };
+    assert!(said(&one).intersection(&said(&other)).count() < 5);
+}
+
+#[test]
+fn a_life_has_as_many_records_as_were_asked_for() {
+    for records in [1_000, 10_000] {
+        let corpus = Corpus::generate(1, records).unwrap();
+        assert!((records..records + 10).contains(&corpus.records()), "{}", corpus.records());
+        assert!(corpus.sessions.is_sorted_by_key(|session| session.began_ms));
+        assert!(corpus.knowledge.len() * 50 > records, "{}", corpus.knowledge.len());
+        for kind in Kind::ALL {
+            let questions = corpus.questions.iter().filter(|question| question.kind == kind).count();
+            assert_eq!(questions, (records / 80).min(50));
+        }
+    }
+    assert!(Corpus::generate(1, 10).is_err());
+}
+
+#[test]
+fn at_least_half_of_the_questions_share_no_content_word_with_their_evidence() {
+    let stemmer = Stemmer::new().unwrap();
+    for corpus in corpora() {
+        let answerable = || corpus.questions.iter().filter(|question| !question.evidence.is_empty());
+        let paraphrases = answerable().filter(|question| question.is_paraphrase);
+        assert!(paraphrases.clone().count() * 100 >= answerable().count() * PARAPHRASES);
+        for question in paraphrases {
+            // Without names and dates every word begins with a small letter but the first one.
+            let words: Vec<&str> = question.text.split_whitespace().skip(1).collect();
+            let small = |word: &&&str| word.starts_with(char::is_lowercase);
+            let words: Vec<&str> = words.iter().filter(small).copied().collect();
+            for place in question.evidence.iter().flatten() {
+                let told = corpus.text(*place).unwrap();
+                let shared = stemmer.shared(&words.join(" "), told, "").unwrap();
+                assert!(shared.is_empty(), "{} / {told}: {shared:?}", question.text);
+            }
+        }
+    }
+}
+
+#[test]
+fn questions_have_their_evidence_and_those_without_an_answer_none() {
+    for corpus in corpora() {
+        let said: String = corpus
+            .sessions
+            .iter()
+            .flat_map(|session| &session.turns)
+            .map(|turn| turn.user.as_str())
+            .collect();
+        for question in &corpus.questions {
+            let facts = match question.kind {
+                Kind::Joined => 2,
+                Kind::Unanswerable => 0,
+                _ => 1,
+            };
+            assert_eq!(question.evidence.len(), facts, "{}", question.text);
+            for place in question.evidence.iter().flatten() {
+                assert!(!corpus.text(*place).unwrap().is_empty());
+            }
+            assert!(!question.is_paraphrase || facts > 0, "{}", question.text);
+            assert!(!question.text.contains('{') && question.text.ends_with('?'), "{}", question.text);
+        }
+        assert!(!said.contains('{'), "a gap was left in what is said");
+    }
+}
+
+#[test]
+fn what_is_told_of_a_fact_has_its_value() {
+    let (mut dice, mut values) = (Dice::new(3), 0);
+    let plan = Plan::new(12, &mut dice).unwrap();
+    for fact in &plan.facts {
+        let told = [fact.told(&fact.of.name, &mut dice), fact.recorded(&mut dice)];
+        assert!(told.iter().all(|text| text.contains(&fact.of.name)), "{told:?}");
+        if let Content::Value { attribute, values: [value, _], .. } = &fact.content
+            && attribute.told.iter().chain(attribute.recorded).all(|text| text.contains("{0}"))
+        {
+            values += 1;
+            let value = value.to_lowercase();
+            assert!(told.iter().all(|text| text.to_lowercase().contains(&value)), "{told:?}");
+        }
+    }
+    assert!(values > 12, "only {values} facts have a value");
+}
+
+#[test]
+fn nothing_answers_a_question_about_what_was_never_told() {
+    for seed in SEEDS {
+        let corpus = Corpus::generate(seed, 1_000).unwrap();
+        let plan = Plan::new(12, &mut Dice::new(seed)).unwrap();
+        for (asked, question) in plan.asked.iter().zip(&corpus.questions) {
+            let Form::Missing { who, attribute } = &asked.form else { continue };
+            assert!(question.text.contains(&who.name));
+            let of_it = |fact: &&Fact| {
+                let same = matches!(&fact.content, Content::Value { attribute: other, .. }
+                    if std::ptr::eq(*other, *attribute));
+                fact.of == *who && same
+            };
+            assert!(!plan.facts.iter().any(|fact| of_it(&fact)), "{}", question.text);
+            if !plan.people.contains(who) {
+                let turns = corpus.sessions.iter().flat_map(|session| &session.turns);
+                let mut said = turns.flat_map(|turn| [&turn.user, &turn.agent]);
+                assert!(!said.any(|text| text.contains(&who.name)), "{}", question.text);
+            }
+        }
+    }
+}
+
+#[test]
+fn what_was_superseded_has_an_older_look_alike() {
+    for corpus in corpora() {
+        let at = |place: &Place| match *place {
+            Place::Message { session, turn, .. } => corpus.sessions[session].turn_ms(turn),
+            Place::Knowledge(number) => corpus.knowledge[number].at_ms,
+        };
+        for question in &corpus.questions {
+            assert_eq!(question.older.is_empty(), question.kind != Kind::Superseded, "{}", question.text);
+            let newest = question.older.iter().map(at).max();
+            for place in question.evidence.iter().flatten() {
+                assert!(newest.is_none_or(|older| older < at(place)), "{}", question.text);
+            }
+        }
+        for (number, known) in corpus.knowledge.iter().enumerate() {
+            assert!(known.supersedes.is_none_or(|older| older < number));
+        }
+    }
+    // Of the records that replace others most are saved as such.
+    assert!(corpora().flat_map(|corpus| corpus.knowledge).any(|known| known.supersedes.is_some()));
+}

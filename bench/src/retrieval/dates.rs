@@ -1,0 +1,113 @@
+//! Days, and the ways in which people write them.
+
+use super::dice::Dice;
+
+/// A day of the calendar.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct Day {
+    year: usize,
+    /// From 1.
+    month: usize,
+    /// From 1, and no later than all months have.
+    day: usize,
+}
+
+pub(crate) const MONTHS: &[&str] = &[
+    "January",
+    "February",
+    "March",
+    "April",
+    "May",
+    "June",
+    "July",
+    "August",
+    "September",
+    "October",
+    "November",
+    "December",
+];
+/// The year in which a life begins to be told.
+const FIRST_YEAR: usize = 2023;
+/// Milliseconds of a day.
+pub(crate) const DAY_MS: i64 = 24 * 60 * 60 * 1_000;
+/// The first of January of the first year, in milliseconds.
+pub(crate) const BEGIN_MS: i64 = 1_672_531_200_000;
+/// How long a life is told, in days: three years.
+pub(crate) const SPAN_DAYS: i64 = 1_096;
+
+impl Day {
+    /// Any day of four years.
+    pub(crate) fn any(dice: &mut Dice) -> Self {
+        Self { year: FIRST_YEAR + dice.below(4), month: dice.between(1, 12), day: dice.between(1, 28) }
+    }
+
+    /// As it is written, in one of several ways.
+    pub(crate) fn written(self, dice: &mut Dice) -> String {
+        let Self { year, month, day } = self;
+        let name = MONTHS.get(month - 1).copied().unwrap_or_default();
+        match dice.below(4) {
+            0 => format!("{day} {name} {year}"),
+            1 => format!("{name} {day}, {year}"),
+            2 => format!("{year}-{month:02}-{day:02}"),
+            _ => format!("the {day}{} of {name} {year}", ordinal(day)),
+        }
+    }
+}
+
+const fn ordinal(day: usize) -> &'static str {
+    match day {
+        1 | 21 => "st",
+        2 | 22 => "nd",
+        3 | 23 => "rd",
+        _ => "th",
+    }
+}
+
+/// The month of a moment, as people name it: `March 2024`.
+pub(crate) fn month_of(unix_ms: i64) -> String {
+    let mut days = (unix_ms - BEGIN_MS).div_euclid(DAY_MS).max(0);
+    let mut year = FIRST_YEAR;
+    loop {
+        for (month, name) in MONTHS.iter().enumerate() {
+            let length = days_in(year, month + 1);
+            if days < length {
+                return format!("{name} {year}");
+            }
+            days -= length;
+        }
+        year += 1;
+    }
+}
+
+const fn days_in(year: usize, month: usize) -> i64 {
+    match month {
+        4 | 6 | 9 | 11 => 30,
+        2 if year.is_multiple_of(4) => 29,
+        2 => 28,
+        _ => 31,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn moments_are_in_the_months_of_the_calendar() {
+        let at = |days: i64| month_of(BEGIN_MS + days * DAY_MS);
+        assert_eq!(at(0), "January 2023");
+        assert_eq!(at(31), "February 2023");
+        assert_eq!(at(364), "December 2023");
+        // 2024-02-29, 2024-03-01 and 2025-12-31.
+        assert_eq!((at(424), at(425)), ("February 2024".into(), "March 2024".into()));
+        assert_eq!(at(SPAN_DAYS - 1), "December 2025");
+    }
+
+    #[test]
+    fn a_day_is_written_in_several_ways() {
+        let (day, mut dice) = (Day { year: 2024, month: 3, day: 2 }, Dice::new(1));
+        let written: std::collections::BTreeSet<String> = (0..99).map(|_| day.written(&mut dice)).collect();
+        let wanted = ["2 March 2024", "2024-03-02", "March 2, 2024", "the 2nd of March 2024"];
+        assert_eq!(written.into_iter().collect::<Vec<_>>(), wanted);
+    }
+}
