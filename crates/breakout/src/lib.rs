@@ -51,16 +51,14 @@ pub enum By {
     Domain,
     /// seccomp.
     Calls,
-    /// Mounts that are read-only. Where they cannot be had, this is not stopped.
-    Mounts,
-    /// Mounts that are read-only, or else the helper, which puts it back.
-    Modes,
+    /// Mounts that are read-only, or else the helper, which puts it right.
+    Attributes,
     /// The helper closes files that were inherited, and clears the environment.
     Clean,
     /// No capabilities, and no way to new ones.
     Privileges,
     /// A limit.
-    Limit,
+    Limit(Bound),
     /// The helper, which ends all descendants.
     Helper,
 }
@@ -73,12 +71,45 @@ impl By {
             Self::Scopes => "Landlock (scopes)",
             Self::Domain => "Landlock (domain)",
             Self::Calls => "seccomp",
-            Self::Mounts => "read-only mounts",
-            Self::Modes => "read-only mounts, or put back at once",
+            Self::Attributes => "read-only mounts, or put right at once",
             Self::Clean => "clean start",
             Self::Privileges => "no privileges",
-            Self::Limit => "limits",
+            Self::Limit(bound) => bound.text(),
             Self::Helper => "helper",
+        }
+    }
+}
+
+/// The limit that an attempt runs into.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Bound {
+    /// Time.
+    Time,
+    /// What is read of a program, or else time: who does not read it stalls it.
+    Output,
+    /// Processes and threads.
+    Processes,
+    /// The size of a file.
+    FileSize,
+    /// Room left on the disk.
+    Disk,
+    /// The memory of one process.
+    Memory,
+    /// The memory of all. A container's own may be less, and counts what the helper cannot see.
+    MemoryOfAll,
+}
+
+impl Bound {
+    /// For the table.
+    fn text(self) -> &'static str {
+        match self {
+            Self::Time => "limit: time",
+            Self::Output => "limit: output (256 MiB of a tool), or time",
+            Self::Processes => "limit: processes",
+            Self::FileSize => "limit: size of a file (`RLIMIT_FSIZE`)",
+            Self::Disk => "limit: room left on the disk",
+            Self::Memory => "limit: memory (`RLIMIT_DATA`)",
+            Self::MemoryOfAll => "limit: memory of all, or the container's",
         }
     }
 }

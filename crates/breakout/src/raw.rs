@@ -63,6 +63,8 @@ pub(crate) fn script(program: &mut Command) -> Result<String, Stopped> {
     match output.status.code() {
         Some(0) => Ok(said),
         Some(10) => Err(Stopped::Refused(said)),
+        // It says nothing any more.
+        None => Err(Stopped::Refused(format!("it was ended by {}", output.status))),
         other => {
             Err(Stopped::Unable(format!("{other:?}: {said} {}", String::from_utf8_lossy(&output.stderr))))
         }

@@ -49,4 +49,15 @@ impl Target {
     pub fn number(&self, name: &str) -> Result<i32, Stopped> {
         self.text(name)?.parse().map_err(|_| Stopped::Unable(format!("`{name}` is no number")))
     }
+
+    /// How much to take, in MiB, or else so much.
+    ///
+    /// # Errors
+    /// It is no number.
+    pub fn mebibytes(&self, name: &str, otherwise: usize) -> Result<usize, Stopped> {
+        match self.text(name) {
+            Ok(value) => value.parse().map_err(|_| Stopped::Unable(format!("`{name}` is no number"))),
+            Err(_) => Ok(otherwise),
+        }
+    }
 }

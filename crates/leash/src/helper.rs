@@ -12,8 +12,8 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, WaitOptions, pidfd_open};
 
+use crate::attributes::Attributes;
 use crate::cgroup::Cgroup;
-use crate::modes::Modes;
 use crate::watch::Watch;
 use crate::wire::{self, Answer, Job, Order, Reached};
 use crate::{Ended, descendants, program};
@@ -83,11 +83,11 @@ fn run(socket: &mut UnixStream, mut job: Job, pipes: [OwnedFd; 3]) -> Result<End
         if let Some(cgroup) = &cgroup {
             cgroup.admit(child.id()).map_err(failed)?;
         }
-        let modes = Modes::beside(&job.workspace);
+        let attributes = Attributes::beside(&job.workspace);
         let reached = become_program(theirs, &job, pipes)?;
-        guard = (job.confined && !reached.mounts).then_some(modes);
+        guard = (job.confined && !reached.mounts).then_some(attributes);
         wire::send(socket, &Answer::Running(reached)).map_err(failed)?;
-        watch(socket, &child, &job, guard.as_ref()).map_err(failed)
+        watch(socket, &child, &job, guard.as_mut()).map_err(failed)
     });
     #[cfg(feature = "sabotage")]
     if job.let_go {
@@ -97,8 +97,8 @@ fn run(socket: &mut UnixStream, mut job: Job, pipes: [OwnedFd; 3]) -> Result<End
         cgroup.close();
     }
     descendants::kill_all();
-    if let Some(modes) = &guard {
-        modes.restore();
+    if let Some(attributes) = &mut guard {
+        attributes.restore();
     }
     outcome
 }
@@ -141,7 +141,12 @@ fn become_program(mut socket: UnixStream, job: &Job, pipes: [OwnedFd; 3]) -> Res
 }
 
 /// Watches the program until it ends, takes too much, or is let go of.
-fn watch(socket: &UnixStream, child: &Child, job: &Job, guard: Option<&Modes>) -> io::Result<Ended> {
+fn watch(
+    socket: &UnixStream,
+    child: &Child,
+    job: &Job,
+    mut guard: Option<&mut Attributes>,
+) -> io::Result<Ended> {
     let pid = Pid::from_child(child);
     let handle = pidfd_open(pid, PidfdFlags::empty())?;
     let mut watch = Watch::new(&job.limits, &job.workspace);
@@ -164,8 +169,8 @@ fn watch(socket: &UnixStream, child: &Child, job: &Job, guard: Option<&Modes>) -
             return Ok(Ended::Signalled(libc::SIGKILL));
         }
         collect_orphans(pid);
-        if let Some(modes) = guard {
-            modes.restore();
+        if let Some(attributes) = &mut guard {
+            attributes.restore();
         }
     }
 }

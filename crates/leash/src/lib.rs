@@ -1,14 +1,15 @@
 //! The leash: runs a program so that it can reach only what it was given, takes only its share of the
 //! machine, and ends with all its descendants when its caller lets go of it, however that comes about.
 
+mod attributes;
 mod cgroup;
 mod child;
 mod descendants;
 mod helper;
-mod modes;
 mod mounts;
 mod paths;
 mod program;
+mod signals;
 mod syscalls;
 mod watch;
 mod wire;

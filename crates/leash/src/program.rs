@@ -11,7 +11,7 @@ use rustix::process::{Resource, Rlimit, Signal};
 use rustix::thread::{CapabilitySet, CapabilitySets};
 
 use crate::wire::{self, Answer, Counting, Job, Reached};
-use crate::{mounts, paths::Profile, syscalls};
+use crate::{mounts, paths::Profile, signals, syscalls};
 
 /// How many files a program may have open at once: what is usual, and what it may raise that to.
 const FILES: (u64, u64) = (1024, 4096);
@@ -24,6 +24,7 @@ const LOCKED: u64 = 8 << 20;
 
 /// Becomes the program. It returns only where that fails, and has said so.
 pub(crate) fn become_it(socket: &mut UnixStream, job: &Job, pipes: [OwnedFd; 3]) {
+    signals::hear_ignored();
     let answer = match confine(job).and_then(|reached| take(pipes).map(|()| reached)) {
         Ok(reached) => match wire::send(socket, &Answer::Confined(reached)) {
             Ok(()) => Answer::NoProgram(exec(job).to_string()),

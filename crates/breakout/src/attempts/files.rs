@@ -2,7 +2,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};
-use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
@@ -84,20 +84,33 @@ pub(super) const ALL: &[Attempt] = &[
         let names = fs::read_dir(brain.parent().unwrap_or(Path::new("/")))?;
         Ok(format!("{} names", names.count()))
     }),
-    attempt("brain-mode", "take the brain's permissions away for good", By::Modes, |target| {
+    attempt("brain-mode", "take the brain's permissions away for good", By::Attributes, |target| {
         let brain = target.path("brain")?;
         fs::set_permissions(&brain, fs::Permissions::from_mode(0o000))?;
         std::thread::park_timeout(Duration::from_secs(1));
         if fs::metadata(&brain)?.permissions().mode() & 0o777 != 0 {
-            return Err(Stopped::Refused("they are put back".into()));
+            return Err(Stopped::Refused("they are put right".into()));
         }
         Ok("nobody may read it now".into())
     }),
-    attempt("brain-times", "change the brain's times", By::Mounts, |target| {
-        let brain = target.path("brain")?;
-        let path = brain_text(&brain);
-        raw::call(libc::SYS_utimensat, &[libc::AT_FDCWD.into(), path.into(), raw::Arg::Zeros(32), 0.into()])
-    }),
+    attempt(
+        "brain-times",
+        "make the brain look as if it had long not been written",
+        By::Attributes,
+        |target| {
+            let brain = target.path("brain")?;
+            let path = brain_text(&brain);
+            raw::call(
+                libc::SYS_utimensat,
+                &[libc::AT_FDCWD.into(), path.into(), raw::Arg::Zeros(32), 0.into()],
+            )?;
+            std::thread::park_timeout(Duration::from_secs(1));
+            if fs::metadata(&brain)?.mtime() != 0 {
+                return Err(Stopped::Refused("they are put right".into()));
+            }
+            Ok("it was last written in 1970".into())
+        },
+    ),
     attempt("brain-attribute", "fill the brain's extended attributes", By::Calls, |target| {
         let brain = target.path("brain")?;
         let arguments = [brain_text(&brain).into(), "user.note".into(), "full".into(), 4.into(), 0.into()];

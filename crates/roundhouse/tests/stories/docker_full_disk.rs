@@ -1,10 +1,7 @@
 //! Story 36 (lesson o18): the disk of the engines' folders, or that of the registry, is full. What needs room is refused
 //! with a reason, nothing is lost, nothing is restarted for ever, and all is well when there is room again.
 
-use std::fs;
-use std::io::Write as _;
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::Path;
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -13,48 +10,7 @@ use crate::support::calls::message;
 use crate::support::form::{ENGINE_RECORD, PROVISIONED};
 use crate::support::http::client;
 use crate::support::turn::completed;
-use crate::support::{Deployment, eventually, skip};
-
-/// A disk of so many MiB, held in memory.
-struct Disk(PathBuf);
-
-impl Disk {
-    /// Mounts it on a new folder; none, with a reason that is said, where this is not allowed.
-    fn new(folder: PathBuf, mebibytes: u32) -> Option<Self> {
-        fs::create_dir_all(&folder).unwrap();
-        let options = format!("size={mebibytes}m,mode=0755");
-        let mounted = Command::new("mount")
-            .args(["-t", "tmpfs", "-o", &options, "none"])
-            .arg(&folder)
-            .output()
-            .unwrap();
-        if mounted.status.success() {
-            return Some(Self(folder));
-        }
-        skip(&format!("a disk of its own: {}", String::from_utf8_lossy(&mounted.stderr).trim()));
-        None
-    }
-
-    /// Takes all the room that there is.
-    fn fill(&self) {
-        let mut file = fs::File::options().create(true).append(true).open(self.0.join("filler")).unwrap();
-        // The last pages, too.
-        for size in [1 << 20, 1 << 16, 1 << 12] {
-            while file.write(&vec![1; size]).is_ok_and(|written| written == size) {}
-        }
-    }
-
-    /// Gives it back.
-    fn empty(&self) {
-        fs::remove_file(self.0.join("filler")).unwrap();
-    }
-}
-
-impl Drop for Disk {
-    fn drop(&mut self) {
-        let _ = Command::new("umount").arg("--lazy").arg(&self.0).status();
-    }
-}
+use crate::support::{Deployment, Disk, eventually};
 
 fn path(path: &Path) -> &str {
     path.to_str().unwrap()

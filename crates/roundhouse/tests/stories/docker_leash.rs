@@ -4,22 +4,39 @@ use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
-use breakout::{Attempt, By};
+use breakout::{Attempt, Bound, By};
+use reqwest::Method;
 use serde_json::{Value, json};
 
+use crate::support::calls::message;
 use crate::support::home::BINARY;
+use crate::support::http::client;
 use crate::support::programs::{results, write_into};
 use crate::support::turn::completed;
-use crate::support::{Deployment, Engine, Orchestrator, eventually, processes, skip};
+use crate::support::{Deployment, Disk, Engine, Orchestrator, eventually, in_time, processes, skip};
 
-/// Attempts that say nothing here, and why.
-const NOT_HERE: &[(&str, &str)] = &[
-    ("large-file", "the shell's limit for a file is larger than what it writes"),
-    ("many-files", "it would fill this machine's disk"),
-    ("heap", "the shell's limit for memory is larger than what it takes"),
-    ("heap-of-many", "the shell's limit for memory is larger than what it takes"),
-    ("shared-mapping", "the shell's limit for memory is larger than what it takes"),
-];
+/// The attempt that is not tried among the others, for it would fill this machine's disk.
+const FILLS_THE_DISK: &str = "many-files";
+
+/// How much attempts take, in MiB: more than a shell's command may have, a file, or memory for one process; more than
+/// the container has, memory of all and shared memory; more than a small disk has, files.
+const TAKEN: [&str; 5] = ["file=1025", "memory=3072", "all=1536", "shared=1536", "files=256"];
+
+/// How large the small disk is, in MiB.
+const SMALL: u32 = 128;
+
+/// Takes all the room that the disk has, faster than anybody looks, and stays.
+const GREEDY: &str = "python3 -c '
+import os, time
+file = os.open(\"greedy\", os.O_CREAT | os.O_WRONLY)
+size, at = 64 << 20, 0
+while size >= 4096:
+    try:
+        os.posix_fallocate(file, at, size)
+        at += size
+    except OSError:
+        size //= 2
+time.sleep(60)'";
 
 /// How many attempts must be left at least.
 const ENOUGH: usize = 40;
@@ -91,8 +108,12 @@ fn attempts_program() -> Option<PathBuf> {
 
 impl Scene {
     async fn new() -> Option<Self> {
+        Self::at(Deployment::docker()?).await
+    }
+
+    async fn at(place: Deployment) -> Option<Self> {
         let program = attempts_program()?;
-        let place = Deployment::docker()?.with_script(SCRIPT);
+        let place = place.with_script(SCRIPT);
         let catalog = place.catalog();
         write_into(&catalog, "permissions.json", r#"{"default": "allow"}"#);
         write_into(&catalog, "tools/online.json", ONLINE);
@@ -111,6 +132,10 @@ impl Scene {
         let this = Self { engine, process: (inner, outer), container, place, _orchestrator: orchestrator };
         if !this.confinement().await.contains("landlock, ") {
             skip(&format!("a kernel that confines programs: {}", this.confinement().await));
+            return None;
+        }
+        if this.inside("command -v perl || echo none").await == "none" {
+            skip("perl in the engines' image");
             return None;
         }
         this.inside("echo a secret of another user > /data/diary").await;
@@ -150,7 +175,8 @@ impl Scene {
         let ports =
             ["abstract=roundhouse-daemon", "port=8000", "port6=8000", "set_user_id=/catalog/set_user_id"];
         let fixed = words.into_iter().chain(more).chain(ports).map(str::to_owned);
-        fixed.chain([format!("victim={victim}"), format!("address={address}")]).collect()
+        let taken = TAKEN.map(str::to_owned);
+        fixed.chain([format!("victim={victim}"), format!("address={address}")]).chain(taken).collect()
     }
 
     /// Calls a tool without a turn: what it gave, or how it failed.
@@ -171,7 +197,8 @@ impl Scene {
         let told = if attempt.network {
             self.call("online", json!({"argv": argv})).await
         } else {
-            let seconds = if attempt.limits.is_some() { 3 } else { 60 };
+            let endless = matches!(attempt.stopped_by, By::Limit(Bound::Time | Bound::Output));
+            let seconds = if endless { 3 } else { 60 };
             self.call("shell", json!({"command": format!("exec {}", argv.join(" ")), "timeout_s": seconds}))
                 .await
         };
@@ -208,43 +235,46 @@ impl Scene {
 fn judge(attempt: &Attempt, said: &str) -> Verdict {
     // What is asked for is not there, nobody listens, the call was wrong: that is not how one is stopped.
     let in_vain = [2, 22, 111].map(|error| format!("(os error {error})"));
-    // Who kills all that it may kills itself.
-    let may_be_killed = attempt.stopped_by == By::Limit || attempt.name == "everybody-kill";
-    match said {
-        _ if said.contains("broke out: ") && attempt.stopped_by == By::Helper => Verdict::Stopped,
+    match attempt.stopped_by {
+        By::Helper if said.contains("broke out: ") => Verdict::Stopped,
         _ if said.contains("broke out: ") => Verdict::BrokeOut(said.to_owned()),
         _ if in_vain.iter().any(|error| said.contains(error)) => Verdict::Vain(said.to_owned()),
+        By::Limit(bound) if meets(bound, said) => Verdict::Stopped,
+        By::Limit(_) => Verdict::Vain(said.to_owned()),
         _ if said.contains("refused: ") => Verdict::Stopped,
-        _ if attempt.stopped_by == By::Limit && said.starts_with("it was stopped ") => Verdict::Stopped,
-        _ if may_be_killed && said.starts_with("it was ended by signal") => Verdict::Stopped,
+        // Who kills all that it may kills itself.
+        _ if attempt.name == "everybody-kill" && said.starts_with("it was ended by signal") => {
+            Verdict::Stopped
+        }
         _ => Verdict::Vain(said.to_owned()),
     }
 }
 
-/// Why an attempt is not tried in a container, if it is not.
-fn not_here(attempt: &Attempt) -> Option<&'static str> {
-    let known = NOT_HERE.iter().find(|(name, _)| *name == attempt.name).map(|(_, reason)| *reason);
-    let mounts = (attempt.stopped_by == By::Mounts).then_some(
-        "a container of Docker's default profile makes no mounts of its own, and `docs/leash.md` says what that leaves",
-    );
-    known.or(mounts)
+/// Whether what is said of a program is how one ends that meets this limit.
+fn meets(bound: Bound, said: &str) -> bool {
+    let any = |words: &[&str]| words.iter().any(|word| said.contains(word));
+    match bound {
+        Bound::Time => any(&["it was stopped after 3 s"]),
+        Bound::Output => any(&["it was stopped because it wrote over", "it was stopped after 3 s"]),
+        Bound::Processes => any(&["began more processes than it may", "refused: Resource temporarily"]),
+        Bound::FileSize => any(&["ended by signal 25", "(os error 27)"]),
+        Bound::Disk => any(&["too little room on the disk", "(os error 28)"]),
+        Bound::Memory => any(&["refused: memory allocation failed"]),
+        // By the kernel, where the container's own memory is at its end first.
+        Bound::MemoryOfAll => {
+            any(&["more memory than it may", "ended by signal 9", "ended by signal: 9", "of 8 were ended"])
+        }
+    }
 }
 
 #[tokio::test]
 async fn nothing_breaks_out_in_a_container() {
     let Some(scene) = Scene::new().await else { return };
     let mut all = breakout::all();
-    for (name, _) in NOT_HERE {
-        assert!(all.iter().any(|attempt| attempt.name == *name), "there is no attempt {name}");
-    }
     // What could take the container down comes last.
-    all.sort_by_key(|attempt| attempt.stopped_by == By::Limit);
+    all.sort_by_key(|attempt| matches!(attempt.stopped_by, By::Limit(_)));
     let (mut tried, mut failures) = (0, Vec::new());
-    for attempt in &all {
-        if let Some(reason) = not_here(attempt) {
-            eprintln!("{:28} not tried: {reason}", attempt.name);
-            continue;
-        }
+    for attempt in all.iter().filter(|attempt| attempt.name != FILLS_THE_DISK) {
         let verdict = scene.attempt(attempt).await;
         eprintln!("{:28} {verdict:?}", attempt.name);
         tried += 1;
@@ -255,6 +285,57 @@ async fn nothing_breaks_out_in_a_container() {
     assert!(failures.is_empty(), "of {tried}:\n{}", failures.join("\n"));
     assert!(tried >= ENOUGH, "only {tried} were tried");
     scene.engine.tell("task", "Are you there?").await;
+}
+
+/// Whether a turn is told to have gone well.
+async fn is_completed(engine: &Engine, body: &Value) -> bool {
+    let answer = engine.request(Method::POST, "/execute").json(body).send().await.unwrap();
+    in_time("the turn ends", answer.text()).await.unwrap().contains(r#""phase":"completed""#)
+}
+
+#[tokio::test]
+async fn a_disk_that_an_agent_fills_is_the_engines_again_when_there_is_room() {
+    let Some(place) = Deployment::docker() else { return };
+    let Some(disk) = Disk::new(place.fleet.folder().join("engines"), SMALL) else { return };
+    let Some(scene) = Scene::at(place).await else { return };
+    let engine = &scene.engine;
+    engine.tell("task", "Hello!").await;
+    let messages = engine.messages("task").await;
+    let shell = async |command: &str| scene.call("shell", json!({"command": command})).await;
+
+    // A program that leaves too little room is ended, and what it took can be given back.
+    let attempt = breakout::all().into_iter().find(|attempt| attempt.name == FILLS_THE_DISK).unwrap();
+    assert_eq!(scene.attempt(&attempt).await, Verdict::Stopped);
+    shell("rm file-*").await.unwrap();
+    assert_eq!(completed(&engine.tell("task", "Are you there?").await), "So it is.");
+
+    // One that is faster than whoever looks takes all of it. It is ended too; what needs room is refused with a reason.
+    let error = shell(GREEDY).await.unwrap_err();
+    assert!(error.contains("too little room on the disk"), "{error}");
+    disk.fill();
+    // The brain's files may have room within; in the end there is none. A turn that meets that waits.
+    let fills = async {
+        loop {
+            is_completed(engine, &message("full", &"And now? ".repeat(2_000))).await;
+        }
+    };
+    let reason = eventually("the engine says why", async || {
+        let health = client().get(format!("{}/health", engine.url)).send().await.ok()?;
+        let health: Value = health.json().await.ok()?;
+        Some(health["subsystems"]["database"].as_str()?.to_owned()).filter(|reason| reason != "ok")
+    });
+    let reason = tokio::select! { reason = reason => reason, () = fills => unreachable!() };
+    assert!(reason.contains("full"), "{reason}");
+
+    // The agent's own programs can make room where there is none; then all is as it was, and who waited goes on.
+    shell("rm greedy").await.unwrap();
+    eventually("it is well", async || scene.effect().await.is_none().then_some(())).await;
+    eventually("turns go well", async || {
+        is_completed(engine, &message("full", "And now?")).await.then_some(())
+    })
+    .await;
+    engine.tell("task", "And now?").await;
+    assert_eq!(engine.messages("task").await[..messages.len()], messages, "nothing was lost");
 }
 
 #[tokio::test]

@@ -9,23 +9,9 @@ use rustix::process::Signal;
 use serde_json::json;
 
 use crate::support::calls::message;
-use crate::support::programs::{call, done, results, shell};
+use crate::support::programs::{CLINGERS, CLINGING, call, done, results, shell};
 use crate::support::turn::{cancelled, completed};
 use crate::support::{Engine, EventStream, Fleet, LoneEngine, Rig, eventually, has, processes, skip};
-
-/// A command that starts programs which try to live for ever, each in another way, and waits. Each has the folder it runs
-/// in on its command line.
-const CLINGING: &str = "
-    trap '' TERM INT HUP
-    cling='$SIG{$_} = \"IGNORE\" for qw(TERM INT HUP); sleep 600 while 1'
-    nohup perl -e \"$cling\" clings \"$PWD\" >/dev/null 2>&1 &
-    (setsid perl -e \"$cling\" clings \"$PWD\" >/dev/null 2>&1 &)
-    perl -MPOSIX -e 'exit if fork; POSIX::setsid(); exit if fork; close STDOUT; exec @ARGV' perl -e \"$cling\" clings \"$PWD\"
-    perl -e 'kill STOP => $$; sleep 600' clings \"$PWD\" &
-    perl -e \"$cling\" clings \"$PWD\"
-";
-/// How many they are.
-const CLINGERS: usize = 5;
 
 /// The programs of [`CLINGING`] that run in this folder.
 fn clinging(workspace: &Path) -> Vec<rustix::process::Pid> {
@@ -65,6 +51,9 @@ async fn is_confined(engine: &Engine) -> bool {
 
 #[tokio::test]
 async fn lesson_e09_an_engine_that_is_killed_leaves_no_program_behind() {
+    if !has("perl") {
+        return;
+    }
     let rig = Rig::allowing_all([shell(CLINGING), done()]).await;
     let stream = cling(&rig).await;
     let rig = rig.kill_and_start().await;
@@ -80,6 +69,9 @@ async fn lesson_e09_an_engine_that_is_killed_leaves_no_program_behind() {
 
 #[tokio::test]
 async fn an_engine_that_is_stopped_leaves_no_program_behind() {
+    if !has("perl") {
+        return;
+    }
     let rig = Rig::allowing_all([shell(CLINGING), done()]).await;
     let _stream = cling(&rig).await;
     let workspace = rig.place.workspace();
@@ -89,6 +81,9 @@ async fn an_engine_that_is_stopped_leaves_no_program_behind() {
 
 #[tokio::test]
 async fn a_turn_that_is_cancelled_leaves_no_program_behind() {
+    if !has("perl") {
+        return;
+    }
     let rig = Rig::allowing_all([shell(CLINGING), done()]).await;
     let stream = cling(&rig).await;
     let began = Instant::now();
@@ -107,6 +102,9 @@ async fn a_turn_that_is_cancelled_leaves_no_program_behind() {
 
 #[tokio::test]
 async fn a_caller_who_goes_leaves_no_program_behind() {
+    if !has("perl") {
+        return;
+    }
     let rig = Rig::with_programs([]).await;
     let body = json!({"method": "tool.shell", "params": {"command": CLINGING}});
     let calling = tokio::spawn(rig.engine.request(Method::POST, "/rpc").json(&body).send());
@@ -119,6 +117,9 @@ async fn a_caller_who_goes_leaves_no_program_behind() {
 
 #[tokio::test]
 async fn a_command_that_ends_leaves_no_program_behind() {
+    if !has("perl") {
+        return;
+    }
     let daemon = "perl -MPOSIX -e 'exit if fork; POSIX::setsid(); sleep 600' clings \"$PWD\"; echo ended";
     let rig = Rig::allowing_all([shell(daemon), done()]).await;
     let events = rig.engine.tell("task", "Leave one behind.").await;
@@ -185,6 +186,9 @@ async fn a_command_sees_neither_the_engine_nor_what_is_its_own() {
 
 #[tokio::test]
 async fn a_command_has_what_it_needs() {
+    if !has("perl") {
+        return;
+    }
     let rig = Rig::allowing_all([]).await;
     for (command, expected) in [
         ("pwd", "/workspace"),
@@ -209,6 +213,9 @@ async fn a_command_has_what_it_needs() {
 
 #[tokio::test]
 async fn under_up_a_users_commands_see_nothing_of_other_users_and_of_the_fleet() {
+    if !has("perl") {
+        return;
+    }
     let fleet = Fleet::new();
     let up = fleet.up().await;
     let product = up.product();
@@ -287,7 +294,7 @@ async fn where_programs_cannot_be_confined_the_agent_runs_none() {
 
 #[tokio::test]
 async fn programs_run_unconfined_where_that_is_said() {
-    if !has("python3") {
+    if !["python3", "perl"].into_iter().all(has) {
         return;
     }
     let ready = |place: LoneEngine| place.without_landlock().allowing_all();

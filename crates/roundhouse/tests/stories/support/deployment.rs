@@ -24,7 +24,8 @@ use super::{
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// What an orchestrator hands on to its engines here.
-const PASSED_THROUGH: &str = "LLM_PROVIDER,LLM_BASE_URL,LLM_API_KEY,LLM_SCRIPT_PATH,ENGINE_LOG_LEVEL";
+const PASSED_THROUGH: &str =
+    "LLM_PROVIDER,LLM_BASE_URL,LLM_API_KEY,LLM_SCRIPT_PATH,ENGINE_LOG_LEVEL,ENGINE_WEB_ALLOW";
 
 /// A model that answers anything, at once.
 pub(crate) const QUICK: &str = "rules: [{answers: [{text: So it is.}]}]";

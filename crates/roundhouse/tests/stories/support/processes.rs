@@ -27,6 +27,11 @@ pub(crate) fn in_cgroup(name: &str) -> Vec<Pid> {
     whose("cgroup", |groups| contains(groups, part.as_bytes()))
 }
 
+/// The living processes in a container, those of the daemon's own that start others in it included.
+pub(crate) fn in_container(container: &str) -> Vec<Pid> {
+    whose("cgroup", |groups| contains(groups, container.as_bytes()))
+}
+
 /// The processes that another one has started.
 pub(crate) fn children(parent: Pid) -> Vec<Pid> {
     let line = format!("\nPPid:\t{}\n", parent.as_raw_nonzero());

@@ -9,6 +9,20 @@ use strict_provider::Reply;
 use super::turn::of_kind;
 use super::{Event, LoneEngine, Rig};
 
+/// A command that starts programs which try to live for ever, each in another way, and waits. Each has the folder it runs
+/// in on its command line.
+pub(crate) const CLINGING: &str = "
+    trap '' TERM INT HUP
+    cling='$SIG{$_} = \"IGNORE\" for qw(TERM INT HUP); sleep 600 while 1'
+    nohup perl -e \"$cling\" clings \"$PWD\" >/dev/null 2>&1 &
+    (setsid perl -e \"$cling\" clings \"$PWD\" >/dev/null 2>&1 &)
+    perl -MPOSIX -e 'exit if fork; POSIX::setsid(); exit if fork; close STDOUT; exec @ARGV' perl -e \"$cling\" clings \"$PWD\"
+    perl -e 'kill STOP => $$; sleep 600' clings \"$PWD\" &
+    perl -e \"$cling\" clings \"$PWD\"
+";
+/// How many they are.
+pub(crate) const CLINGERS: usize = 5;
+
 /// The model runs a command.
 pub(crate) fn shell(command: &str) -> Reply {
     call("shell", json!({"command": command}))

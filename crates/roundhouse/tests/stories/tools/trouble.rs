@@ -6,7 +6,7 @@ use serde_json::json;
 
 use crate::support::programs::{call, done, results, shell, stop_reason};
 use crate::support::turn::{completed, of_kind};
-use crate::support::{DEADLINE, LoneEngine, Rig, processes};
+use crate::support::{DEADLINE, LoneEngine, Rig, has, processes};
 
 #[tokio::test]
 async fn nothing_that_a_command_does_ends_the_turn_or_the_engine() {
@@ -41,6 +41,9 @@ async fn nothing_that_a_command_does_ends_the_turn_or_the_engine() {
 
 #[tokio::test]
 async fn what_hangs_is_stopped_when_its_time_is_over() {
+    if !has("perl") {
+        return;
+    }
     let hang = |command: &str| {
         let command =
             format!("hang() {{ exec perl -e 'sleep 600' hangs \"$PWD\"; }}; echo before; {command}");

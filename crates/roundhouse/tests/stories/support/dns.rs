@@ -1,0 +1,120 @@
+//! A name server of a story's own, whose names lead where it is told: RFC 1035 as far as a resolver of addresses asks.
+
+use std::collections::HashMap;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Arc, Mutex};
+
+use tokio::net::UdpSocket;
+use tokio::task::AbortHandle;
+
+/// The types of a record with an IPv4 address, and with one of IPv6.
+const A: u16 = 1;
+const AAAA: u16 = 28;
+
+/// Names, each with its addresses: those of the first answer, of the second one, and so on. The last ones stay.
+type Names = HashMap<String, Vec<Vec<IpAddr>>>;
+
+/// It answers while it lives.
+#[derive(Debug)]
+pub(crate) struct NameServer {
+    asked: Arc<Mutex<HashMap<(String, u16), usize>>>,
+    task: AbortHandle,
+}
+
+impl NameServer {
+    /// Answers at an address.
+    pub(crate) async fn at(address: SocketAddr, names: &[(&str, &[&[&str]])]) -> io::Result<Self> {
+        let socket = UdpSocket::bind(address).await?;
+        let names: Names =
+            names.iter().map(|(name, answers)| ((*name).to_owned(), parsed(answers))).collect();
+        let asked = Arc::new(Mutex::new(HashMap::new()));
+        let counted = Arc::clone(&asked);
+        let task = tokio::spawn(async move {
+            let mut buffer = [0; 512];
+            while let Ok((length, from)) = socket.recv_from(&mut buffer).await {
+                let Some(question) = Question::of(&buffer[..length]) else { continue };
+                let before = {
+                    let mut counted = counted.lock().unwrap();
+                    let times: &mut usize =
+                        counted.entry((question.name.clone(), question.kind)).or_default();
+                    *times += 1;
+                    *times - 1
+                };
+                let addresses = names
+                    .get(&question.name)
+                    .map(|answers| answers.get(before).or(answers.last()).cloned().unwrap_or_default());
+                // Who has gone hears nothing.
+                let _ = socket.send_to(&question.answered(addresses), from).await;
+            }
+        });
+        Ok(Self { asked, task: task.abort_handle() })
+    }
+
+    /// How often it was asked for a name's IPv4 addresses.
+    pub(crate) fn asked(&self, name: &str) -> usize {
+        self.asked.lock().unwrap().get(&(name.to_owned(), A)).copied().unwrap_or_default()
+    }
+}
+
+impl Drop for NameServer {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+fn parsed(answers: &[&[&str]]) -> Vec<Vec<IpAddr>> {
+    answers.iter().map(|answer| answer.iter().map(|address| address.parse().unwrap()).collect()).collect()
+}
+
+/// What is asked.
+struct Question {
+    id: [u8; 2],
+    name: String,
+    kind: u16,
+    /// As it came: the name, the type and the class.
+    bytes: Vec<u8>,
+}
+
+impl Question {
+    /// The first question of a message.
+    fn of(message: &[u8]) -> Option<Self> {
+        let (id, mut at, mut labels) = (message.get(..2)?.try_into().ok()?, 12, Vec::new());
+        loop {
+            let length = usize::from(*message.get(at)?);
+            at += 1;
+            if length == 0 {
+                break;
+            }
+            labels.push(String::from_utf8_lossy(message.get(at..at + length)?).to_ascii_lowercase());
+            at += length;
+        }
+        let kind = u16::from_be_bytes(message.get(at..at + 2)?.try_into().ok()?);
+        Some(Self { id, name: labels.join("."), kind, bytes: message.get(12..at + 4)?.to_vec() })
+    }
+
+    /// The answer: those addresses that are of the type that is asked for, or that there is no such name.
+    fn answered(&self, addresses: Option<Vec<IpAddr>>) -> Vec<u8> {
+        let code = if addresses.is_some() { 0 } else { 3 };
+        let records: Vec<Vec<u8>> = addresses
+            .unwrap_or_default()
+            .into_iter()
+            .filter_map(|address| match (address, self.kind) {
+                (IpAddr::V4(address), A) => Some(address.octets().to_vec()),
+                (IpAddr::V6(address), AAAA) => Some(address.octets().to_vec()),
+                _ => None,
+            })
+            .collect();
+        let number = u8::try_from(records.len()).unwrap();
+        let mut message = [self.id.as_slice(), &[0x81, 0x80 | code, 0, 1, 0, number, 0, 0, 0, 0]].concat();
+        message.extend(&self.bytes);
+        for record in records {
+            // The name of the question, its type, the class of the internet, and for no time at all.
+            message.extend([0xc0, 12]);
+            message.extend(self.kind.to_be_bytes());
+            message.extend([0, 1, 0, 0, 0, 0, 0, u8::try_from(record.len()).unwrap()]);
+            message.extend(record);
+        }
+        message
+    }
+}
