@@ -4,6 +4,7 @@
 //! does not exist at all. Every type that comes from outside is checked while it is parsed: a value of one
 //! of these types is valid.
 
+pub mod admin;
 pub mod audit;
 pub mod content;
 pub mod engine;

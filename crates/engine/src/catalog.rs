@@ -1,11 +1,13 @@
 //! The catalog: what the product gives each of its users' agents. Read from a folder that the engine never writes.
 //!
-//! A faulty entry is left out and named; it never stops the rest.
+//! A faulty entry is named and never stops the rest. It is left out when the catalog is read for the first time; read
+//! again, the entry keeps its last good version. One that is not there any more is gone.
 
 mod agents;
 mod front_matter;
 mod permissions;
 mod skills;
+mod soul;
 mod tools;
 
 use std::fs::File;
@@ -16,11 +18,14 @@ use std::sync::Arc;
 pub use agents::AgentSpec;
 pub use permissions::Permissions;
 pub use skills::SkillSpec;
+pub use soul::Soul;
 pub use tools::{CatalogTool, Runs};
 
 /// What was read of a catalog.
 #[derive(Clone, Debug, Default)]
 pub struct Catalog {
+    /// Who the agent is.
+    pub soul: Soul,
     /// The agents that can be handed work, by their names in order.
     pub agents: Vec<Arc<AgentSpec>>,
     /// The tools beside the built-in ones, by their names in order.
@@ -29,39 +34,91 @@ pub struct Catalog {
     pub skills: Vec<Arc<SkillSpec>>,
     /// Which tools may be used, and which may use the network.
     pub permissions: Permissions,
-    /// What was left out or taken otherwise than it is written, and why: a line each, for a person.
+    /// What was left out, kept as it was, or taken otherwise than it is written, and why: a line each, for a person.
     pub warnings: Vec<String>,
 }
 
 impl Catalog {
-    /// Reads the catalog in `folder`. What is not there is none.
+    /// Reads the catalog in `folder` for the first time. What is not there is none.
     pub fn read(folder: &Path) -> Self {
+        if is_gone(folder) {
+            let warnings =
+                vec![format!("there is no folder {}; the catalog counts as empty", folder.display())];
+            return Self { warnings, ..Self::default() };
+        }
+        let nothing = Self { permissions: Permissions::unknown(), ..Self::default() };
+        let mut catalog = nothing.read_again(folder);
+        match Soul::read(folder) {
+            Ok(soul) => catalog.soul = soul,
+            Err(reason) => catalog.warnings.push(format!("soul.md: {reason}; the built-in soul is used")),
+        }
+        catalog
+    }
+
+    /// Reads all but the soul of the catalog in `folder`, where this is what was read of it before.
+    #[must_use]
+    pub fn read_again(&self, folder: &Path) -> Self {
         // Programs of the catalog are started elsewhere, where a relative path leads to something else.
         let folder = &std::path::absolute(folder).unwrap_or_else(|_| folder.to_owned());
+        if let Err(error) = std::fs::read_dir(folder) {
+            let folder = folder.display();
+            let warning = format!("the folder {folder} cannot be read: {error}; all of it stays as it was");
+            return Self { warnings: vec![warning], ..self.clone() };
+        }
         let mut warnings = Vec::new();
         Self {
-            agents: agents::read(&folder.join("agents"), &mut warnings),
-            tools: tools::read(folder, &mut warnings),
-            skills: skills::read(&folder.join("skills"), &mut warnings),
-            permissions: permissions::read(&folder.join("permissions.json"), &mut warnings),
+            soul: self.soul.clone(),
+            agents: agents::read(&folder.join("agents"), &self.agents, &mut warnings),
+            tools: tools::read(folder, &self.tools, &mut warnings),
+            skills: skills::read(&folder.join("skills"), &self.skills, &mut warnings),
+            permissions: permissions::read(
+                &folder.join("permissions.json"),
+                &self.permissions,
+                &mut warnings,
+            ),
             warnings,
         }
     }
 }
 
-/// What is in `folder`, in order; nothing where it is not there. `name` is the folder in a warning.
-fn paths_in(folder: &Path, name: &str, warnings: &mut Vec<String>) -> Vec<PathBuf> {
-    let entries = match std::fs::read_dir(folder) {
+/// What is in `folder`, in order; nothing where it is not there, and none where it cannot be read. `name` is the
+/// folder in a warning.
+fn paths_in(folder: &Path, name: &str, warnings: &mut Vec<String>) -> Option<Vec<PathBuf>> {
+    let entries = match std::fs::read_dir(folder).and_then(Iterator::collect::<io::Result<Vec<_>>>) {
         Ok(entries) => entries,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Vec::new(),
+        Err(_) if is_gone(folder) => Vec::new(),
         Err(error) => {
-            warnings.push(format!("{name}: the folder cannot be read: {error}"));
-            return Vec::new();
+            warnings.push(format!("{name}: the folder cannot be read: {error}; all in it stays as it was"));
+            return None;
         }
     };
-    let mut paths: Vec<_> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
+    let mut paths: Vec<_> = entries.into_iter().map(|entry| entry.path()).collect();
     paths.sort();
-    paths
+    Some(paths)
+}
+
+/// Leaves those out that are too many. `name` is their folder in a warning.
+fn at_most(max: usize, paths: &mut Vec<PathBuf>, name: &str, warnings: &mut Vec<String>) {
+    if paths.len() > max {
+        warnings.push(format!("{name}: there are {}; the first {max} are taken", paths.len()));
+        paths.truncate(max);
+    }
+}
+
+/// What stays of an entry whose `file` cannot be used: its last good version, if there is one in `before`. The second is
+/// how a warning ends that says why it cannot.
+fn kept<T>(file: &Path, before: &[Arc<T>], is_it: impl Fn(&T) -> bool) -> (Option<Arc<T>>, &'static str) {
+    match before.iter().find(|entry| is_it(entry)) {
+        Some(last_good) if !is_gone(file) => {
+            (Some(Arc::clone(last_good)), "; its last good version stays in use")
+        }
+        _ => (None, "; it is left out"),
+    }
+}
+
+/// Whether nothing is there. A link that leads nowhere is something, and faulty.
+fn is_gone(path: &Path) -> bool {
+    std::fs::symlink_metadata(path).is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
 }
 
 /// The text of a file that may have `max` bytes.
@@ -92,3 +149,7 @@ fn is_name(name: &str) -> bool {
     };
     name.len() <= 64 && name.split('-').all(part)
 }
+
+#[cfg(test)]
+#[path = "catalog/tests.rs"]
+mod tests;

@@ -17,10 +17,6 @@ mod in_force;
 
 pub use in_force::{ConfigError, InForce};
 
-/// Who the agent is where the catalog has no `soul.md`.
-const DEFAULT_SOUL: &str = "You are a person's own assistant. You are helpful, honest and brief. You use your \
-                            tools where they help, and say plainly what you did and what you could not do.";
-
 /// How long the deltas of a turn that has ended can be replayed, where nothing else is set.
 const REPLAY_TTL: Duration = Duration::from_hours(3);
 /// How long a person may take to answer, where nothing else is set.
@@ -37,9 +33,7 @@ pub struct Config {
     pub brain: PathBuf,
     /// The agent's folder: `workspace` beside the brain.
     pub workspace: PathBuf,
-    /// Who the agent is.
-    pub soul: String,
-    /// What else the catalog gives it.
+    /// What the product gives the agent.
     pub catalog: Catalog,
     /// The catalog's folder.
     pub catalog_folder: PathBuf,
@@ -85,7 +79,6 @@ impl Config {
         let log = reader
             .or("ENGINE_LOG_LEVEL", level, Targets::new(), |text| service::logging::parse_filter(text).ok());
         let log = if reader.text("ENGINE_LOG_LEVEL").is_some() { log } else { default_log() };
-        let soul = catalog.as_deref().map_or_else(|| DEFAULT_SOUL.to_owned(), soul);
         let ttl = "a time above zero: seconds (`90`, `0.5`), or such as `90s`, `90m`, `3h`, `2d`";
         let replay_ttl = reader.or("CHANNEL_STATE_TTL_ACTIVE", ttl, REPLAY_TTL, lifetime);
         let hitl_ttl = reader.or("CHANNEL_STATE_TTL_HITL", ttl, HITL_TTL, lifetime);
@@ -100,7 +93,6 @@ impl Config {
             key_hash,
             workspace: brain.with_file_name("workspace"),
             brain,
-            soul,
             catalog: Catalog::read(&catalog),
             catalog_folder: catalog,
             helper: Helper::own(),
@@ -118,20 +110,6 @@ impl Config {
 
 fn default_log() -> Targets {
     Targets::new().with_default(tracing::Level::INFO)
-}
-
-/// The catalog's soul. A catalog that cannot be read never keeps an engine from starting.
-fn soul(catalog: &Path) -> String {
-    match std::fs::read_to_string(catalog.join("soul.md")) {
-        Ok(soul) if !soul.trim().is_empty() => soul,
-        Ok(_) => DEFAULT_SOUL.to_owned(),
-        Err(error) => {
-            if error.kind() != std::io::ErrorKind::NotFound {
-                tracing::warn!(%error, "The catalog's soul.md cannot be read; the default one is used.");
-            }
-            DEFAULT_SOUL.to_owned()
-        }
-    }
 }
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
 //! The engine's HTTP interface: extract, call one function, answer.
 
+mod admin;
 mod auth;
 mod error;
 mod execute;
@@ -25,7 +26,7 @@ use utoipa::openapi::security::{ApiKey, ApiKeyValue, SecurityScheme};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use crate::agent::Agent;
+use crate::agent::{Agent, Reloads};
 use crate::brain::Brain;
 use crate::config::InForce;
 use auth::{Authenticated, Lock};
@@ -41,6 +42,7 @@ struct Shared {
     agent: Arc<Agent>,
     brain: Brain,
     in_force: Arc<InForce>,
+    reloads: Reloads,
     lock: Lock,
     clock: Arc<dyn Clock>,
     started: Duration,
@@ -52,12 +54,13 @@ impl State {
         agent: Arc<Agent>,
         brain: Brain,
         in_force: Arc<InForce>,
+        reloads: Reloads,
         key_hash: KeyHash,
         clock: Arc<dyn Clock>,
     ) -> Self {
         let started = clock.monotonic();
         let lock = Lock::new(key_hash);
-        Self(Arc::new(Shared { agent, brain, in_force, lock, clock, started }))
+        Self(Arc::new(Shared { agent, brain, in_force, reloads, lock, clock, started }))
     }
 }
 
@@ -95,6 +98,8 @@ fn routes() -> OpenApiRouter<State> {
         .routes(routes!(memory::list, memory::save))
         .routes(routes!(memory::delete))
         .routes(routes!(memory::episodes))
+        .routes(routes!(admin::reload_core_soul))
+        .routes(routes!(admin::reload_catalog))
         .routes(routes!(rpc::rpc))
         .routes(routes!(openapi))
 }
@@ -119,6 +124,9 @@ async fn openapi(_: Authenticated) -> axum::Json<OpenApi> {
     axum::Json(document())
 }
 
+#[cfg(test)]
+#[path = "http/admin_tests.rs"]
+mod admin_tests;
 #[cfg(test)]
 #[path = "http/app.rs"]
 pub(crate) mod app;

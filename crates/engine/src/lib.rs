@@ -30,10 +30,10 @@ use service::serve::{Bounds, serve};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
-use crate::agent::{Agent, Kit, Kits, Means};
+use crate::agent::{Agent, Kit, Kits, Means, Reloads};
 use crate::brain::{Brain, BrainError};
 use crate::config::{Config, InForce};
-use crate::tools::{Outputs, Setup, Toolbox};
+use crate::tools::{Outputs, Setup};
 
 /// The accept loop's bounds. Streams end by themselves at shutdown, so the drain is short.
 const BOUNDS: Bounds = Bounds {
@@ -95,16 +95,11 @@ impl Engine {
             leash: Some(leash),
             web: config.web,
         };
-        let kit = Kit {
-            soul: config.soul,
-            toolbox: Toolbox::built_in(&setup).with_agents(&setup.catalog.agents),
-            agents: setup.catalog.agents,
-        };
         let means = Means {
             gateway,
-            kits: Kits::new(kit),
+            kits: Kits::new(Kit::of(&setup)),
             clock: Arc::clone(&clock),
-            leash: setup.leash,
+            leash: setup.leash.clone(),
             outputs: Outputs::new(&setup.workspace),
             set_aside: Arc::default(),
             reactive: config.reactive_compaction,
@@ -113,7 +108,9 @@ impl Engine {
         };
         let agent = Arc::new(Agent::new(brain.clone(), means));
         agent.resume().map_err(BrainError::from)?;
-        let state = http::State::new(Arc::clone(&agent), brain.clone(), in_force, config.key_hash, clock);
+        let reloads = Reloads::new(Arc::clone(&agent), config.catalog_folder, setup);
+        let key_hash = config.key_hash;
+        let state = http::State::new(Arc::clone(&agent), brain.clone(), in_force, reloads, key_hash, clock);
         Ok(Self { listener, brain, agent, state })
     }
 

@@ -319,6 +319,11 @@ pub trait ChatModel: Send + Sync {
     /// Why it does not and what it takes, for a person.
     fn takes(&self, kind: MediaKind, media_type: &str) -> Result<(), String>;
 
+    /// Whether it can plan where no configuration names a planner.
+    fn plans(&self) -> bool {
+        true
+    }
+
     /// Asks the model. Nothing is sent before the stream is polled, and dropping it breaks the call off.
     fn ask(&self, request: &Request<'_>) -> Parts;
 }

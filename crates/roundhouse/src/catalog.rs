@@ -1,30 +1,168 @@
 //! The catalog that ships, embedded in the binary.
 
+use std::collections::BTreeSet;
+use std::io;
 use std::path::Path;
 
 use include_dir::{Dir, include_dir};
 
 static DEFAULT: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/../../catalog");
 
-/// Puts the catalog that ships into the folder `to`, unless it is there: what a person edited or removed in it
-/// stays as they left it.
+/// The file of an unpacked catalog that names what of the shipped one it was given: an entry per line.
+const SHIPPED: &str = ".shipped";
+
+/// Puts the catalog that ships into the folder `to`. Where one was put before, it is given what is new in this version;
+/// what a person edited or removed in it stays as they left it, and so does a folder that they made themselves.
 pub(crate) fn unpack(to: &Path) -> Result<(), String> {
-    if to.exists() {
-        return Ok(());
-    }
-    // Unpacked beside it and moved into place whole: a start that was cut off leaves no half of one, and of two that
-    // begin at once the first one's is taken.
-    let draft = to.with_extension(format!("new-{}", std::process::id()));
-    let unpack = || {
+    let drafted = |work: &dyn Fn(&Path) -> io::Result<()>| {
+        // Beside it, and moved into place whole: a start that was cut off leaves no half of one.
+        let draft = to.with_extension(format!("new-{}", std::process::id()));
         if draft.exists() {
             std::fs::remove_dir_all(&draft)?;
         }
         std::fs::create_dir_all(&draft)?;
         DEFAULT.extract(&draft)?;
-        match std::fs::rename(&draft, to) {
-            Err(_) if to.exists() => std::fs::remove_dir_all(&draft),
-            renamed => renamed,
+        std::fs::write(draft.join(SHIPPED), listed(&entries()))?;
+        let worked = work(&draft);
+        if draft.exists() {
+            std::fs::remove_dir_all(&draft)?;
         }
+        worked
     };
-    unpack().map_err(|error| format!("the catalog cannot be unpacked to {}: {error}", to.display()))
+    if !to.exists() {
+        let moved = drafted(&|draft| match std::fs::rename(draft, to) {
+            // Of two that begin at once the first one's is taken.
+            Err(_) if to.exists() => Ok(()),
+            moved => moved,
+        });
+        return moved.map_err(|error| format!("the catalog cannot be unpacked to {}: {error}", to.display()));
+    }
+    let Ok(shipped) = std::fs::read_to_string(to.join(SHIPPED)) else { return Ok(()) };
+    let known: BTreeSet<_> = shipped.lines().map(str::to_owned).collect();
+    let new: BTreeSet<_> = entries().difference(&known).cloned().collect();
+    if !new.is_empty()
+        && let Err(error) = drafted(&|draft| add(&new, draft, to, &known))
+    {
+        // The one that is there serves as it did before.
+        tracing::warn!(%error, folder = %to.display(), "What is new in the shipped catalog cannot be added to it.");
+    }
+    Ok(())
+}
+
+/// Adds the entries `new` of a whole catalog in `draft`, unless something of their name is there.
+fn add(new: &BTreeSet<String>, draft: &Path, to: &Path, known: &BTreeSet<String>) -> io::Result<()> {
+    for entry in new {
+        let place = to.join(entry);
+        if std::fs::symlink_metadata(&place).is_ok() {
+            continue;
+        }
+        if let Some(folder) = place.parent() {
+            std::fs::create_dir_all(folder)?;
+        }
+        std::fs::rename(draft.join(entry), place)?;
+    }
+    std::fs::write(draft.join(SHIPPED), listed(&known.union(new).cloned().collect()))?;
+    std::fs::rename(draft.join(SHIPPED), to.join(SHIPPED))
+}
+
+/// What is added or left out as one: an agent's file, a skill's folder, `soul.md`.
+fn entries() -> BTreeSet<String> {
+    let path = |path: &Path| path.to_string_lossy().into_owned();
+    let files = DEFAULT.files().map(|file| path(file.path()));
+    let inner = DEFAULT.dirs().flat_map(|dir| dir.entries().iter().map(|entry| path(entry.path())));
+    files.chain(inner).collect()
+}
+
+fn listed(entries: &BTreeSet<String>) -> String {
+    entries.iter().flat_map(|entry| [entry.as_str(), "\n"]).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    /// The files of a folder, with their contents.
+    fn files(folder: &Path) -> Vec<(String, Vec<u8>)> {
+        let mut found = Vec::new();
+        let mut ahead = vec![folder.to_owned()];
+        while let Some(inner) = ahead.pop() {
+            for entry in fs::read_dir(inner).unwrap() {
+                let path = entry.unwrap().path();
+                if path.is_dir() {
+                    ahead.push(path);
+                } else {
+                    let name = path.strip_prefix(folder).unwrap().to_str().unwrap().to_owned();
+                    found.push((name, fs::read(&path).unwrap()));
+                }
+            }
+        }
+        found.sort();
+        found
+    }
+
+    /// A catalog that was unpacked just now, without these entries, as by a version that had none of them.
+    fn of_an_earlier_version(to: &Path, without: &[&str]) {
+        unpack(to).unwrap();
+        let listed = fs::read_to_string(to.join(SHIPPED)).unwrap();
+        let kept = listed.lines().filter(|line| !without.contains(line)).flat_map(|line| [line, "\n"]);
+        fs::write(to.join(SHIPPED), kept.collect::<String>()).unwrap();
+        for entry in without {
+            let path = to.join(entry);
+            if path.is_dir() { fs::remove_dir_all(path) } else { fs::remove_file(path) }.unwrap();
+        }
+    }
+
+    #[test]
+    fn all_of_it_is_unpacked_nested_files_too() {
+        let home = tempfile::tempdir().unwrap();
+        let to = home.path().join("state/catalog");
+        unpack(&to).unwrap();
+        let shipped = files(Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../catalog")));
+        let mut unpacked = files(&to);
+        unpacked.retain(|(name, _)| name != SHIPPED);
+        assert_eq!(unpacked, shipped);
+        assert!(shipped.iter().any(|(name, _)| name == "skills/summarize-table/scripts/summary.sh"));
+        assert_eq!(fs::read_dir(home.path().join("state")).unwrap().count(), 1, "no draft is left");
+    }
+
+    #[test]
+    fn what_a_person_edited_removed_or_added_stays_while_what_is_new_comes() {
+        let home = tempfile::tempdir().unwrap();
+        let to = home.path().join("catalog");
+        let new = ["agents/reviewer.md", "skills/summarize-table", "agents/writer.md"];
+        of_an_earlier_version(&to, &new);
+        fs::write(to.join("soul.md"), "You are a lighthouse keeper.").unwrap();
+        fs::write(to.join("skills/write-clearly/references/forms.md"), "Mine.").unwrap();
+        fs::remove_file(to.join("agents/researcher.md")).unwrap();
+        fs::remove_dir_all(to.join("skills/meeting-notes")).unwrap();
+        fs::write(to.join("agents/writer.md"), "My own.").unwrap();
+        for _ in 0..2 {
+            unpack(&to).unwrap();
+            let content = |name: &str| fs::read_to_string(to.join(name)).ok();
+            assert_eq!(content("soul.md").as_deref(), Some("You are a lighthouse keeper."));
+            assert_eq!(content("skills/write-clearly/references/forms.md").as_deref(), Some("Mine."));
+            assert_eq!(content("agents/writer.md").as_deref(), Some("My own."));
+            assert_eq!(
+                [content("agents/researcher.md"), content("skills/meeting-notes/SKILL.md")],
+                [None, None]
+            );
+            assert!(content("agents/reviewer.md").is_some());
+            assert!(content("skills/summarize-table/scripts/summary.sh").is_some());
+            fs::remove_file(to.join("agents/reviewer.md")).unwrap();
+            unpack(&to).unwrap();
+            assert_eq!(content("agents/reviewer.md"), None, "what came is theirs too");
+            fs::write(to.join("agents/reviewer.md"), "Back.").unwrap();
+        }
+        assert_eq!(fs::read_dir(home.path()).unwrap().count(), 1, "no draft is left");
+    }
+
+    #[test]
+    fn a_folder_of_their_own_is_left_alone() {
+        let home = tempfile::tempdir().unwrap();
+        fs::write(home.path().join("soul.md"), "You are mine.").unwrap();
+        unpack(home.path()).unwrap();
+        assert_eq!(files(home.path()), [("soul.md".to_owned(), b"You are mine.".to_vec())]);
+    }
 }

@@ -1,19 +1,21 @@
-//! Planning: before a new message is worked on, a model says which agent of the catalog fits and in which steps.
+//! Planning: before a new message is worked on, a model says which agent of the catalog fits, which skills, and in which
+//! steps.
 //!
 //! A plan is advice. Where none comes (the planner fails, says nothing of use, or the budget is used up) the turn
 //! goes on without one. Where the catalog has nobody to hand work to there is nothing to choose, and no call is spent.
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::Duration;
 
 use contract::event::{Event, WorkingMemoryUpdate};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 
+use super::Kit;
 use super::rewrite::shortened;
 use super::run::{Stopped, TurnRun};
 use crate::brain::steps::{MemoryWrite, Step};
-use crate::catalog::AgentSpec;
 use crate::channel::Record;
 use crate::models::{Answer, Block, Content, Message, Request, Route, estimate};
 
@@ -29,18 +31,37 @@ const MAX_PLAN: u64 = 4_000;
 const DEADLINE: Duration = Duration::from_mins(1);
 /// The most steps of a plan.
 const MAX_STEPS: usize = 12;
+/// The most skills of a plan.
+const MAX_SKILLS: usize = 4;
+/// How much of an agent's or a skill's description the planner is told, in characters.
+const DESCRIPTION: usize = 300;
 
 const PLANNER: &str = "\
 You plan how an assistant will work on a user's new message. Answer with one JSON object and nothing else: \
 {\"agent\": the name of the one agent that should do the work, or null where the assistant does it best itself, \
-\"steps\": [short sentences, what to do in which order; empty where one answer is enough]}. The agents:";
+\"skills\": [the names of the skills that say how such work is done; most often none], \
+\"steps\": [short sentences, what to do in which order; empty where one answer is enough]}.";
 
 /// A plan, as the planner gives it and working memory keeps it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 struct Plan {
     agent: Option<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty", deserialize_with = "or_null")]
+    skills: Vec<String>,
+    #[serde(deserialize_with = "or_null")]
     steps: Vec<String>,
+}
+
+/// A list, for which models also write null where there is nothing in it.
+fn or_null<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {
+    Option::deserialize(deserializer).map(Option::unwrap_or_default)
+}
+
+/// Whom and what a plan may name.
+struct Known<'a> {
+    agents: Vec<(&'a str, &'a str)>,
+    skills: Vec<(&'a str, &'a str)>,
 }
 
 impl TurnRun {
@@ -75,15 +96,13 @@ impl TurnRun {
         let routes = means.gateway.routes().ok()?;
         let planner = routes.planner.as_ref().map(|route| route.name.as_str());
         let chain = means.gateway.chain(planner, means.clock.monotonic()).ok()?;
-        chain.into_iter().next()
+        chain.into_iter().next().filter(|route| planner.is_some() || route.model.plans())
     }
 
     async fn ask_planner(&mut self, route: &Arc<Route>) -> Result<Option<Plan>, Stopped> {
-        let agents = &self.life.kit.agents;
-        let known: Vec<String> = agents.iter().map(|agent| agent.name.clone()).collect();
-        let lines =
-            agents.iter().map(|agent: &Arc<AgentSpec>| format!("\n- {}: {}", agent.name, agent.description));
-        let system: String = std::iter::once(PLANNER.to_owned()).chain(lines).collect();
+        let kit = Arc::clone(&self.life.kit);
+        let known = Known::of(&kit);
+        let system = known.told();
         let messages = [Message::user(shown(self.thread.messages()))];
         let prompt = estimate::beginning(&system, &[]) + estimate::messages(&messages);
         let Some(_room) = self.room_for(prompt, MAX_PLAN, MAX_PLAN)? else { return Ok(None) };
@@ -101,23 +120,58 @@ impl TurnRun {
     }
 }
 
+impl<'a> Known<'a> {
+    fn of(kit: &'a Kit) -> Self {
+        let agents = kit.agents.iter().map(|agent| (agent.name.as_str(), agent.description.as_str()));
+        let skills = kit.skills.iter().map(|skill| (skill.name.as_str(), skill.description.as_str()));
+        Self { agents: agents.collect(), skills: skills.collect() }
+    }
+
+    /// What the planner is told.
+    fn told(&self) -> String {
+        let mut told = PLANNER.to_owned();
+        for (title, entries) in [("The agents:", &self.agents), ("The skills:", &self.skills)] {
+            told.push_str("\n\n");
+            told.push_str(title);
+            for (name, description) in entries {
+                // Writing to a `String` cannot fail.
+                let _ = write!(told, "\n- {name}: {}", shortened(description, DESCRIPTION));
+            }
+            if entries.is_empty() {
+                told.push_str(" none.");
+            }
+        }
+        told
+    }
+}
+
 impl Plan {
     /// The plan that an answer holds; none if there is nothing in it.
-    fn of(answer: &Answer, known: &[String]) -> Option<Self> {
+    fn of(answer: &Answer, known: &Known<'_>) -> Option<Self> {
         let text = answer.text();
         // Models like to put words or a fence around what they were asked for alone.
         let (start, end) = (text.find('{')?, text.rfind('}')?);
-        let Self { agent, mut steps } = serde_json::from_str(text.get(start..=end)?).ok()?;
+        let Self { agent, mut skills, mut steps } = serde_json::from_str(text.get(start..=end)?).ok()?;
         steps.retain(|step| !step.trim().is_empty());
         steps.truncate(MAX_STEPS);
-        let agent = agent.filter(|agent| known.contains(agent));
-        (agent.is_some() || !steps.is_empty()).then_some(Self { agent, steps })
+        let agent = agent.filter(|agent| known.agents.iter().any(|(name, _)| name == agent));
+        let mut seen = BTreeSet::new();
+        skills
+            .retain(|skill| known.skills.iter().any(|(name, _)| name == skill) && seen.insert(skill.clone()));
+        skills.truncate(MAX_SKILLS);
+        let says_something = agent.is_some() || !skills.is_empty() || !steps.is_empty();
+        says_something.then_some(Self { agent, skills, steps })
     }
 
     /// The plan, as the model is told it.
     fn told(&self) -> String {
+        let mut lines = Vec::new();
+        if !self.skills.is_empty() {
+            let skills: Vec<String> = self.skills.iter().map(|skill| format!("`{skill}`")).collect();
+            lines.push(format!("Skills that say how this is done, for load_skill: {}.", skills.join(", ")));
+        }
         let steps = self.steps.iter().enumerate();
-        let mut lines: Vec<String> = steps.map(|(at, step)| format!("{}. {step}", at + 1)).collect();
+        lines.extend(steps.map(|(at, step)| format!("{}. {step}", at + 1)));
         if let Some(agent) = &self.agent {
             lines.push(format!("The agent `{agent}` fits this: hand it the work with run_agent."));
         }
@@ -175,21 +229,34 @@ mod tests {
 
     #[test]
     fn a_plan_is_found_in_whatever_words_are_around_it() {
-        let known = ["finder".to_owned()];
+        let known = Known {
+            agents: vec![("finder", "Finds.")],
+            skills: vec![("count", "Counts."), ("draw", "Draws.")],
+        };
         let plan = |text: &str| {
             let blocks = vec![Block::Text { text: text.into(), signature: None }];
             Plan::of(&Answer { blocks, ..Answer::default() }, &known)
         };
         let steps = vec!["Look.".to_owned()];
-        let expected = Some(Plan { agent: Some("finder".into()), steps: steps.clone() });
-        assert_eq!(
-            plan("Here:\n```json\n{\"agent\": \"finder\", \"steps\": [\"Look.\", \" \"]}\n```"),
-            expected
-        );
+        let expected = Plan { agent: Some("finder".into()), steps: steps.clone(), ..Plan::default() };
+        let text = "Here:\n```json\n{\"agent\": \"finder\", \"steps\": [\"Look.\", \" \"]}\n```";
+        assert_eq!(plan(text).as_ref(), Some(&expected));
+        assert_eq!(plan(&text.replace('{', "{\"skills\": null, ")), Some(expected));
         // Nobody is sent to an agent that is not there.
-        let expected = Some(Plan { agent: None, steps });
-        assert_eq!(plan("{\"agent\": \"ghost\", \"steps\": [\"Look.\"]}"), expected);
-        for nothing in ["", "No plan.", "{\"agent\": null, \"steps\": []}", "} {", "{\"steps\": 3}"] {
+        let expected = Plan { steps, ..Plan::default() };
+        assert_eq!(plan("{\"agent\": \"ghost\", \"steps\": [\"Look.\"]}"), Some(expected));
+        // Nor told to load a skill that is not there, or one twice.
+        let found = plan("{\"skills\": [\"draw\", \"fly\", \"draw\", \"count\"]}").unwrap();
+        assert_eq!(found.skills, ["draw", "count"]);
+        assert!(found.told().ends_with("for load_skill: `draw`, `count`."), "{}", found.told());
+        for nothing in [
+            "",
+            "No plan.",
+            "{\"agent\": null, \"steps\": []}",
+            "{\"skills\": [\"fly\"]}",
+            "} {",
+            "{\"steps\": 3}",
+        ] {
             assert_eq!(plan(nothing), None, "{nothing:?}");
         }
     }

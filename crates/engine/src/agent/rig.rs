@@ -267,7 +267,7 @@ fn means(
     let kit = Kit {
         soul: "You are a test.".into(),
         toolbox: Toolbox::new(all, setup.catalog.permissions.clone()).with_agents(&setup.catalog.agents),
-        agents: setup.catalog.agents,
+        ..Kit::of(&setup)
     };
     Means {
         kits: Kits::new(kit),

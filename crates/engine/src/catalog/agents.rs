@@ -5,10 +5,14 @@ use std::sync::Arc;
 
 use serde::Deserialize;
 
-use super::{front_matter, is_name, paths_in, text_of};
+use super::{at_most, front_matter, is_name, kept, paths_in, text_of};
 
 /// The most bytes of an agent's file.
 const MAX_FILE: u64 = 256 * 1024;
+/// The most agents of a catalog.
+const MAX_AGENTS: usize = 256;
+/// The longest description, in characters. Every model is told it in every turn.
+const MAX_DESCRIPTION: usize = 1_024;
 /// The most model calls of an agent's run where its file does not say.
 const MAX_TURNS: u64 = 25;
 
@@ -41,16 +45,25 @@ struct FrontMatter {
     max_tokens: Option<u64>,
 }
 
-/// Reads all agents of `folder`.
-pub(super) fn read(folder: &Path, warnings: &mut Vec<String>) -> Vec<Arc<AgentSpec>> {
-    let mut files = paths_in(folder, "agents", warnings);
+/// Reads all agents of `folder`, where `before` is what it held before.
+pub(super) fn read(
+    folder: &Path,
+    before: &[Arc<AgentSpec>],
+    warnings: &mut Vec<String>,
+) -> Vec<Arc<AgentSpec>> {
+    let Some(mut files) = paths_in(folder, "agents", warnings) else { return before.to_vec() };
     files.retain(|file| file.extension().is_some_and(|extension| extension == "md"));
+    at_most(MAX_AGENTS, &mut files, "agents", warnings);
     let mut agents = Vec::new();
     for file in files {
         let name = file.file_stem().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
         match agent(&name, &file) {
             Ok(agent) => agents.push(Arc::new(agent)),
-            Err(reason) => warnings.push(format!("agents/{name}.md: {reason}")),
+            Err(reason) => {
+                let (last_good, outcome) = kept(&file, before, |agent| agent.name == name);
+                warnings.push(format!("agents/{name}.md: {reason}{outcome}"));
+                agents.extend(last_good);
+            }
         }
     }
     agents
@@ -71,6 +84,9 @@ fn parse(name: &str, text: &str) -> Result<AgentSpec, String> {
     let description = fields.description.trim().to_owned();
     if description.is_empty() {
         return Err("its `description` is empty: say what it is good at".into());
+    }
+    if description.chars().nth(MAX_DESCRIPTION).is_some() {
+        return Err(format!("its `description` is over {MAX_DESCRIPTION} characters"));
     }
     if prompt.is_empty() {
         return Err("there is no text behind the front matter: say who it is and how it works".into());
@@ -108,9 +124,10 @@ mod tests {
         write("Loud.md", "---\ndescription: x\n---\nYou.");
         write("none.md", "You.");
         write("zero.md", "---\ndescription: x\nmax_turns: 0\n---\nYou.");
+        write("long.md", &format!("---\ndescription: {}\n---\nYou.", "x".repeat(1_025)));
         write("notes.txt", "no agent");
         let mut warnings = Vec::new();
-        let agents = read(folder.path(), &mut warnings);
+        let agents = read(folder.path(), &[], &mut warnings);
         let names: Vec<_> = agents.iter().map(|agent| agent.name.as_str()).collect();
         assert_eq!(names, ["finder", "plain"]);
         let finder = &agents[0];
@@ -120,7 +137,8 @@ mod tests {
         );
         assert_eq!(agents[1].max_turns, MAX_TURNS);
         let faulty: Vec<_> = warnings.iter().map(|line| line.split(':').next().unwrap()).collect();
-        let expected = ["Loud", "empty", "none", "other", "zero"].map(|name| format!("agents/{name}.md"));
+        let expected =
+            ["Loud", "empty", "long", "none", "other", "zero"].map(|name| format!("agents/{name}.md"));
         assert_eq!(faulty, expected);
     }
 }

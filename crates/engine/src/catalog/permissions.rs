@@ -7,7 +7,7 @@ use serde::Deserialize;
 use serde::de::{Deserializer, MapAccess, Visitor};
 use serde_json::Value;
 
-use super::text_of;
+use super::{is_gone, text_of};
 use crate::tools::{Permission, glob_matches};
 
 /// The most bytes of the file.
@@ -31,6 +31,11 @@ pub struct Permissions {
 }
 
 impl Permissions {
+    /// What holds while nobody knows what is decided: a person is asked for everything.
+    pub fn unknown() -> Self {
+        Self { default: Some(Permission::Ask), unreadable: true, ..Self::default() }
+    }
+
     /// What is decided on the tool; nothing where its own default holds.
     pub fn decided(&self, tool: &str) -> Option<Permission> {
         let rule = self.rules.iter().rev().find(|(glob, _)| glob_matches(glob, tool));
@@ -43,15 +48,19 @@ impl Permissions {
     }
 }
 
-/// Reads `file`. Where it cannot be, a person is asked for everything.
-pub(super) fn read(file: &Path, warnings: &mut Vec<String>) -> Permissions {
-    // A link to nothing is a fault, not a file that is not there.
-    if std::fs::symlink_metadata(file).is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound) {
+/// Reads `file`. Where it cannot be, what was decided before holds.
+pub(super) fn read(file: &Path, before: &Permissions, warnings: &mut Vec<String>) -> Permissions {
+    if is_gone(file) {
         return Permissions::default();
     }
     text_of(file, MAX_FILE).and_then(|text| parse(&text, warnings)).unwrap_or_else(|reason| {
-        warnings.push(format!("permissions.json: {reason}; every tool asks until that is mended"));
-        Permissions { default: Some(Permission::Ask), unreadable: true, ..Permissions::default() }
+        let outcome = if before.unreadable {
+            "every tool asks until that is mended"
+        } else {
+            "its last good version stays in use"
+        };
+        warnings.push(format!("permissions.json: {reason}; {outcome}"));
+        before.clone()
     })
 }
 
@@ -139,7 +148,7 @@ mod tests {
         let file = folder.path().join("permissions.json");
         std::fs::write(&file, text).unwrap();
         let mut warnings = Vec::new();
-        (read(&file, &mut warnings), warnings)
+        (read(&file, &Permissions::unknown(), &mut warnings), warnings)
     }
 
     #[test]
@@ -166,7 +175,8 @@ mod tests {
     fn without_a_file_nothing_is_decided() {
         let folder = tempfile::tempdir().unwrap();
         let mut warnings = Vec::new();
-        let permissions = read(&folder.path().join("permissions.json"), &mut warnings);
+        let permissions =
+            read(&folder.path().join("permissions.json"), &Permissions::unknown(), &mut warnings);
         assert_eq!((permissions.decided("shell"), permissions.network("shell")), (None, false));
         assert_eq!(warnings, [""; 0]);
     }
@@ -206,7 +216,10 @@ mod tests {
         let file = folder.path().join("permissions.json");
         std::os::unix::fs::symlink("nowhere", &file).unwrap();
         let mut warnings = Vec::new();
-        assert_eq!(read(&file, &mut warnings).decided("shell"), Some(Permission::Ask));
+        assert_eq!(
+            read(&file, &Permissions::unknown(), &mut warnings).decided("shell"),
+            Some(Permission::Ask)
+        );
         assert_eq!(warnings.len(), 1);
     }
 

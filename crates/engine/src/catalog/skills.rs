@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use serde::Deserialize;
 
-use super::{front_matter, is_name, paths_in, text_of};
+use super::{at_most, front_matter, is_name, kept, paths_in, text_of};
 
 /// The most bytes of a `SKILL.md`.
 const MAX_FILE: u64 = 256 * 1024;
@@ -76,25 +76,30 @@ enum Tools {
     List(Vec<String>),
 }
 
-/// Reads all skills of `folder`.
-pub(super) fn read(folder: &Path, warnings: &mut Vec<String>) -> Vec<Arc<SkillSpec>> {
-    let mut folders = paths_in(folder, "skills", warnings);
+/// Reads all skills of `folder`, where `before` is what it held before.
+pub(super) fn read(
+    folder: &Path,
+    before: &[Arc<SkillSpec>],
+    warnings: &mut Vec<String>,
+) -> Vec<Arc<SkillSpec>> {
+    let Some(mut folders) = paths_in(folder, "skills", warnings) else { return before.to_vec() };
     folders.retain(|folder| folder.is_dir());
-    if folders.len() > MAX_SKILLS {
-        warnings.push(format!("skills: there are {}; the first {MAX_SKILLS} are taken", folders.len()));
-        folders.truncate(MAX_SKILLS);
-    }
+    at_most(MAX_SKILLS, &mut folders, "skills", warnings);
     let mut skills = Vec::new();
     for folder in folders {
         let name = folder.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
         let mut odd = Vec::new();
-        let text = text_of(&folder.join("SKILL.md"), MAX_FILE);
-        match text.and_then(|text| parse(&name, &text, &mut odd)) {
+        let file = folder.join("SKILL.md");
+        match text_of(&file, MAX_FILE).and_then(|text| parse(&name, &text, &mut odd)) {
             Ok(skill) => {
                 let files = files_in(&folder, &mut odd);
                 skills.push(Arc::new(SkillSpec { folder, files, ..skill }));
             }
-            Err(reason) => odd.push(format!("{reason}; the skill is left out")),
+            Err(reason) => {
+                let (last_good, outcome) = kept(&file, before, |skill| skill.name == name);
+                odd.push(format!("{reason}{outcome}"));
+                skills.extend(last_good);
+            }
         }
         warnings.extend(odd.into_iter().map(|odd| format!("skills/{name}: {odd}")));
     }

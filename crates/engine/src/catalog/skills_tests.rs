@@ -19,7 +19,7 @@ impl Folder {
 
     fn read(&self) -> (Vec<Arc<SkillSpec>>, Vec<String>) {
         let mut warnings = Vec::new();
-        (read(self.0.path(), &mut warnings), warnings)
+        (read(self.0.path(), &[], &mut warnings), warnings)
     }
 }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::{paths_in, text_of};
+use super::{at_most, kept, paths_in, text_of};
 use crate::tools::{BUILT_IN, HttpCall, Permission, Schema};
 
 /// The most bytes of a tool's file.
@@ -72,21 +72,26 @@ struct WrittenHttp {
     headers: BTreeMap<String, String>,
 }
 
-/// Reads all tools of the catalog in `catalog`.
-pub(super) fn read(catalog: &Path, warnings: &mut Vec<String>) -> Vec<Arc<CatalogTool>> {
-    let mut files = paths_in(&catalog.join("tools"), "tools", warnings);
+/// Reads all tools of the catalog in `catalog`, where `before` is what it held before.
+pub(super) fn read(
+    catalog: &Path,
+    before: &[Arc<CatalogTool>],
+    warnings: &mut Vec<String>,
+) -> Vec<Arc<CatalogTool>> {
+    let Some(mut files) = paths_in(&catalog.join("tools"), "tools", warnings) else { return before.to_vec() };
     // What else is there belongs to the tools: their programs.
     files.retain(|file| file.extension().is_some_and(|extension| extension == "json"));
-    if files.len() > MAX_TOOLS {
-        warnings.push(format!("tools: there are {}; the first {MAX_TOOLS} are taken", files.len()));
-        files.truncate(MAX_TOOLS);
-    }
+    at_most(MAX_TOOLS, &mut files, "tools", warnings);
     let mut tools = Vec::new();
     for file in files {
         let name = file.file_stem().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
         match text_of(&file, MAX_FILE).and_then(|text| parse(&name, &text, catalog)) {
             Ok(tool) => tools.push(Arc::new(tool)),
-            Err(reason) => warnings.push(format!("tools/{name}.json: {reason}")),
+            Err(reason) => {
+                let (last_good, outcome) = kept(&file, before, |tool| tool.name == name);
+                warnings.push(format!("tools/{name}.json: {reason}{outcome}"));
+                tools.extend(last_good);
+            }
         }
     }
     tools

@@ -16,11 +16,11 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use super::*;
-use crate::agent::{Kit, Kits, Means};
+use crate::agent::{Kit, Kits, Means, Reloads};
 use crate::catalog::Catalog;
 use crate::models::config::Sources;
 use crate::testing::{HastyClock, Seen, parse_sse, within};
-use crate::tools::{Allowed, Outputs, Setup, Toolbox};
+use crate::tools::{Allowed, Outputs, Setup};
 
 pub(crate) const KEY: &str = "sk-svc-right";
 
@@ -74,6 +74,13 @@ impl App {
         std::fs::write(self.folder.path().join("gateway.json"), text).unwrap();
     }
 
+    /// Writes a file of the catalog.
+    pub(crate) fn write_into_catalog(&self, name: &str, text: &str) {
+        let file = self.folder.path().join(name);
+        std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+        std::fs::write(file, text).unwrap();
+    }
+
     /// Where it listens.
     pub(crate) fn base(&self) -> &str {
         &self.running.base
@@ -122,13 +129,12 @@ impl Running {
             leash: None,
             web: Allowed::default(),
         };
-        let kit =
-            Kit { soul: "You are a test.".into(), agents: Vec::new(), toolbox: Toolbox::built_in(&setup) };
+        let kit = Kit { soul: "You are a test.".into(), ..Kit::of(&setup) };
         let means = Means {
             gateway: Arc::clone(in_force.gateway()),
             kits: Kits::new(kit),
             clock: Arc::clone(&clock),
-            leash: setup.leash,
+            leash: None,
             outputs: Outputs::new(&setup.workspace),
             set_aside: Arc::default(),
             reactive: true,
@@ -137,7 +143,8 @@ impl Running {
         };
         let agent = Arc::new(Agent::new(brain.clone(), means));
         agent.resume().unwrap();
-        let state = State::new(Arc::clone(&agent), brain.clone(), in_force, KeyHash::of(KEY), clock);
+        let reloads = Reloads::new(Arc::clone(&agent), folder.to_owned(), setup);
+        let state = State::new(Arc::clone(&agent), brain.clone(), in_force, reloads, KeyHash::of(KEY), clock);
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let base = format!("http://{}", listener.local_addr().unwrap());
         let shutdown = CancellationToken::new();

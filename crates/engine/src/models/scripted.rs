@@ -204,6 +204,11 @@ impl ChatModel for Scripted {
         Ok(())
     }
 
+    // Its rules are written for what a user says.
+    fn plans(&self) -> bool {
+        false
+    }
+
     fn ask(&self, request: &Request<'_>) -> Parts {
         let answer = self.script.answer(request.messages);
         let pause = Duration::from_millis(answer.delay_ms);

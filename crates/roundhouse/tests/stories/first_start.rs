@@ -173,7 +173,7 @@ async fn chat_without_a_running_fleet_says_so() {
 #[tokio::test]
 async fn an_edited_catalog_is_kept_and_used() {
     let provider = StrictProvider::start().await.unwrap();
-    let fleet = Fleet::new().with_provider(&provider);
+    let fleet = Fleet::new().with_provider_and_shipped_catalog(&provider);
     fleet.up().await.end(Signal::TERM).await.well();
     let soul = fleet.folder().join("catalog/soul.md");
     assert!(!fs::read_to_string(&soul).unwrap().is_empty(), "the shipped one is unpacked");
@@ -182,8 +182,9 @@ async fn an_edited_catalog_is_kept_and_used() {
     let up = fleet.up().await;
     assert_eq!(fs::read_to_string(&soul).unwrap(), "You are a lighthouse keeper.");
     completed(&up.product().engine("ada").await.execute("task", "Hello!").await.rest().await);
+    // The first question is for a plan: the catalog that ships has agents.
     let requests = provider.requests();
-    assert!(requests[0].body["system"].to_string().contains("lighthouse keeper"), "{}", requests[0].body);
+    assert!(requests[1].body["system"].to_string().contains("lighthouse keeper"), "{}", requests[1].body);
 }
 
 #[tokio::test]

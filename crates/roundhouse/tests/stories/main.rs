@@ -18,6 +18,7 @@ mod audit_cli;
 mod bad_engine_setups;
 mod bad_setups;
 mod cancel;
+mod catalog;
 mod chat;
 mod chat_people;
 mod churn;

@@ -3,8 +3,7 @@
 
 use std::fs;
 use std::ops::Range;
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::PathBuf;
 
 use contract::EngineKey;
 use reqwest::Method;
@@ -12,6 +11,7 @@ use rustix::process::{Pid, Signal};
 use serde_json::{Value, json};
 
 use super::docker::{self, Docker, Network};
+use super::fleet::write_soul;
 use super::form::{AUDIT_ROW, EXPLANATION, LAST_TRANSITION, NEXT_ACTION, RESTART_ATTEMPT};
 use super::forward::Forward;
 use super::http::{ask, client, segment};
@@ -144,9 +144,7 @@ impl Deployment {
         let network = network.name.clone();
         // A folder of their own to put the script in: what lies elsewhere they cannot see.
         let catalog = self.catalog();
-        let shipped = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../catalog");
-        let copied = Command::new("cp").arg("--recursive").args([&shipped, &catalog]).status();
-        assert!(copied.is_ok_and(|status| status.success()), "the catalog that ships is copied");
+        write_soul(&catalog);
         self.with("ORCH_BACKEND", "docker")
             .with("ORCH_DOCKER_SOCKET", socket)
             .with("ORCH_ENGINE_NETWORK", network)

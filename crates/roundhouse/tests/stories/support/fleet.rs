@@ -48,6 +48,12 @@ pub(crate) struct Engine {
     pub(crate) key: String,
 }
 
+/// Makes a catalog that says who the agent is, and nothing else.
+pub(crate) fn write_soul(catalog: &Path) {
+    fs::create_dir_all(catalog).unwrap();
+    fs::write(catalog.join("soul.md"), "You are somebody's own assistant.").unwrap();
+}
+
 impl Fleet {
     /// A deployment that has never been started.
     pub(crate) fn new() -> Self {
@@ -79,8 +85,18 @@ impl Fleet {
         self.with("LLM_PROVIDER", "scripted").with("LLM_SCRIPT_PATH", file.to_str().unwrap())
     }
 
-    /// Lets the engines talk to the strict provider in Anthropic's words.
+    /// Lets the engines talk to the strict provider in Anthropic's words, where nothing is planned unless a story says
+    /// so: the catalog has nobody to hand work to.
     pub(crate) fn with_provider(self, provider: &strict_provider::StrictProvider) -> Self {
+        write_soul(&self.folder.join("catalog"));
+        self.with_provider_and_shipped_catalog(provider)
+    }
+
+    /// Lets the engines talk to the strict provider in Anthropic's words, with the catalog that ships.
+    pub(crate) fn with_provider_and_shipped_catalog(
+        self,
+        provider: &strict_provider::StrictProvider,
+    ) -> Self {
         self.with("LLM_PROVIDER", "anthropic")
             .with("LLM_BASE_URL", provider.base_url())
             .with("LLM_API_KEY", "provider-key")

@@ -1,0 +1,194 @@
+//! `soul.md`: who the agent is. A template, for what an author cannot know when it is written.
+//!
+//! Its variables never change within a task, for neither may the system prompt: providers keep a prompt by its beginning.
+
+use std::fmt::Write as _;
+use std::io;
+use std::path::Path;
+
+use serde::Deserialize;
+use sha2::{Digest as _, Sha256};
+
+use super::{Catalog, front_matter, text_of};
+
+/// The most bytes of the file. All of it goes to the model each time.
+const MAX_FILE: u64 = 64 * 1024;
+/// The most variables in it, for each stands for as much as the catalog has.
+const MAX_VARIABLES: usize = 32;
+/// The longest version, in characters.
+const MAX_VERSION: usize = 128;
+/// How many bytes of the content's hash are its version.
+const HASHED: usize = 6;
+
+/// Who the agent is where the catalog has no soul that can be used.
+const BUILT_IN: &str = "You are a person's own assistant. You are helpful, honest and brief. You use your \
+                        tools where they help, and say plainly what you did and what you could not do.";
+
+/// See the module.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Soul {
+    version: String,
+    template: Vec<Piece>,
+}
+
+/// A piece of a template.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Piece {
+    Text(String),
+    Variable(Variable),
+}
+
+/// What a template can name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Variable {
+    /// The agents of the catalog: a line each, with what they are good at.
+    Agents,
+    /// The skills of the catalog: a line each, with what they are for.
+    Skills,
+    /// The soul's version.
+    Version,
+    /// The folder of the agent's files, as its programs know it.
+    Workspace,
+}
+
+impl Variable {
+    const ALL: [(&str, Self); 4] = [
+        ("agents", Self::Agents),
+        ("skills", Self::Skills),
+        ("version", Self::Version),
+        ("workspace", Self::Workspace),
+    ];
+}
+
+/// What may stand before the text.
+#[derive(Default, Deserialize)]
+struct FrontMatter {
+    version: Option<String>,
+}
+
+impl Default for Soul {
+    fn default() -> Self {
+        Self { version: hash(BUILT_IN), template: vec![Piece::Text(BUILT_IN.to_owned())] }
+    }
+}
+
+impl Soul {
+    /// Reads the soul of the catalog in `folder`; the built-in one where there is no `soul.md`.
+    ///
+    /// # Errors
+    /// For a person: why that file cannot be used.
+    pub fn read(folder: &Path) -> Result<Self, String> {
+        let file = folder.join("soul.md");
+        match std::fs::symlink_metadata(&file) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Self::default()),
+            _ => Self::parse(&text_of(&file, MAX_FILE)?),
+        }
+    }
+
+    fn parse(text: &str) -> Result<Self, String> {
+        let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+        let begins_with_fields = text.lines().next().is_some_and(|line| line.trim_end() == "---");
+        let (FrontMatter { version }, body) = if begins_with_fields {
+            front_matter::split(text)?
+        } else {
+            (FrontMatter::default(), text.trim())
+        };
+        if body.is_empty() {
+            return Err("it is empty: say who the agent is and how it works".into());
+        }
+        let version = version.map_or_else(|| hash(text), |version| version.trim().to_owned());
+        let length = version.chars().count();
+        if length == 0 || length > MAX_VERSION || version.contains(char::is_control) {
+            return Err(format!("its `version` must be 1 to {MAX_VERSION} characters on one line"));
+        }
+        Ok(Self { version, template: template(body)? })
+    }
+
+    /// What it calls itself: the `version` of its front matter, else the beginning of its content's SHA-256.
+    pub fn version(&self) -> &str {
+        &self.version
+    }
+
+    /// The text that a model is told, where this is what the catalog has and the agent's files are in `workspace`.
+    pub fn told(&self, catalog: &Catalog, workspace: &Path) -> String {
+        let pieces = self.template.iter().map(|piece| match piece {
+            Piece::Text(text) => text.clone(),
+            Piece::Variable(Variable::Version) => self.version.clone(),
+            Piece::Variable(Variable::Workspace) => {
+                let absolute = std::path::absolute(workspace);
+                absolute.as_deref().unwrap_or(workspace).display().to_string()
+            }
+            Piece::Variable(Variable::Agents) => {
+                listed(catalog.agents.iter().map(|agent| (agent.name.as_str(), agent.description.as_str())))
+            }
+            Piece::Variable(Variable::Skills) => {
+                listed(catalog.skills.iter().map(|skill| (skill.name.as_str(), skill.description.as_str())))
+            }
+        });
+        pieces.collect()
+    }
+}
+
+fn hash(text: &str) -> String {
+    let mut hex = String::new();
+    for byte in Sha256::digest(text).iter().take(HASHED) {
+        // Writing to a `String` cannot fail.
+        let _ = write!(hex, "{byte:02x}");
+    }
+    hex
+}
+
+fn listed<'a>(entries: impl Iterator<Item = (&'a str, &'a str)>) -> String {
+    let lines: Vec<_> = entries.map(|(name, description)| format!("- {name}: {description}")).collect();
+    if lines.is_empty() { "(none)".into() } else { lines.join("\n") }
+}
+
+/// The pieces of a text in which `{{name}}` stands for a variable, and `\{{` for two braces.
+fn template(text: &str) -> Result<Vec<Piece>, String> {
+    let mut pieces = Vec::new();
+    let mut plain = String::new();
+    let mut variables = 0;
+    for (number, line) in (1..).zip(text.split_inclusive('\n')) {
+        let mut rest = line;
+        while let Some((before, behind)) = rest.split_once("{{") {
+            if let Some(before) = before.strip_suffix('\\') {
+                plain.push_str(before);
+                plain.push_str("{{");
+                rest = behind;
+                continue;
+            }
+            let Some((name, behind)) = behind.split_once("}}") else {
+                return Err(format!(
+                    "line {number} of its text has a `{{{{` without `}}}}`; for the braces themselves write `\\{{{{`"
+                ));
+            };
+            plain.push_str(before);
+            pieces.push(Piece::Text(std::mem::take(&mut plain)));
+            pieces.push(Piece::Variable(variable(name.trim(), number)?));
+            variables += 1;
+            rest = behind;
+        }
+        plain.push_str(rest);
+    }
+    if variables > MAX_VARIABLES {
+        return Err(format!("it has {variables} variables; at most {MAX_VARIABLES} are taken"));
+    }
+    pieces.push(Piece::Text(plain));
+    Ok(pieces)
+}
+
+fn variable(name: &str, line: usize) -> Result<Variable, String> {
+    let known = Variable::ALL.iter().find(|(known, _)| *known == name);
+    known.map(|(_, variable)| *variable).ok_or_else(|| {
+        let name: String = name.escape_debug().take(40).collect();
+        let names = Variable::ALL.map(|(known, _)| format!("`{{{{{known}}}}}`")).join(", ");
+        format!(
+            "line {line} of its text names the variable `{name}`, which there is not; there are {names}; for the \
+             braces themselves write `\\{{{{`"
+        )
+    })
+}
+
+#[cfg(test)]
+#[path = "soul_tests.rs"]
+mod tests;

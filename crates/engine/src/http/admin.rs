@@ -1,0 +1,67 @@
+//! `/admin`: what operators have an engine do while it runs.
+
+use axum::extract::State as Extract;
+use contract::admin::{CatalogCounts, CatalogReloaded, ReloadedStatus, SoulReloaded};
+use contract::{ErrorBody, ErrorCode};
+use service::http::ApiError;
+
+use super::State;
+use super::auth::Authenticated;
+use crate::agent::ReloadError;
+
+/// Reads the catalog's `soul.md` again, for the turns that begin from now on. One that cannot be used is refused, and
+/// the old one stays in use.
+#[utoipa::path(
+    post, path = "/admin/reload-core-soul", security(("engine_key" = [])),
+    responses(
+        (status = 200, body = SoulReloaded),
+        (status = 400, body = ErrorBody, description = "INVALID_REQUEST: the soul has a fault"),
+        (status = 401, body = ErrorBody, description = "INVALID_ENGINE_KEY"),
+        (status = 500, body = ErrorBody, description = "INTERNAL_ERROR"),
+        (status = 503, body = ErrorBody, description = "SHUTTING_DOWN"),
+    ),
+)]
+pub(super) async fn reload_core_soul(
+    _: Authenticated,
+    Extract(State(shared)): Extract<State>,
+) -> Result<axum::Json<SoulReloaded>, ApiError> {
+    let version = shared.reloads.soul().await?.version().to_owned();
+    Ok(axum::Json(SoulReloaded { status: ReloadedStatus::Reloaded, version }))
+}
+
+/// Reads the catalog's agents, skills, tools and permissions again, for the turns that begin from now on.
+#[utoipa::path(
+    post, path = "/admin/reload-catalog", security(("engine_key" = [])),
+    responses(
+        (status = 200, body = CatalogReloaded),
+        (status = 401, body = ErrorBody, description = "INVALID_ENGINE_KEY"),
+        (status = 500, body = ErrorBody, description = "INTERNAL_ERROR"),
+        (status = 503, body = ErrorBody, description = "SHUTTING_DOWN"),
+    ),
+)]
+pub(super) async fn reload_catalog(
+    _: Authenticated,
+    Extract(State(shared)): Extract<State>,
+) -> Result<axum::Json<CatalogReloaded>, ApiError> {
+    let catalog = shared.reloads.catalog().await?;
+    let counts = CatalogCounts {
+        agents: catalog.agents.len(),
+        skills: catalog.skills.len(),
+        tools: catalog.tools.len(),
+    };
+    let status = ReloadedStatus::Reloaded;
+    Ok(axum::Json(CatalogReloaded { status, counts, warnings: catalog.warnings }))
+}
+
+impl From<ReloadError> for ApiError {
+    fn from(error: ReloadError) -> Self {
+        let code = match error {
+            ReloadError::Faulty(_) => ErrorCode::InvalidRequest,
+            ReloadError::TooSlow => ErrorCode::InternalError,
+            ReloadError::Stopping => {
+                return Self::new(ErrorCode::ShuttingDown, error.to_string()).retry_after(1);
+            }
+        };
+        Self::new(code, error.to_string())
+    }
+}

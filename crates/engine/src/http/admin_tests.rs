@@ -1,0 +1,61 @@
+//! Reloads as an operator asks for them. The rules of the catalog itself are tested beside it.
+
+use std::sync::Arc;
+
+use pretty_assertions::assert_eq;
+use serde_json::{Value, json};
+
+use super::app::{App, refusal};
+use crate::testing::within;
+
+const AGENT: &str = "---\ndescription: Finds things.\n---\nYou find things.";
+
+async fn reload(app: &App, what: &str) -> Value {
+    let response = within(app.request("POST", &format!("/admin/reload-{what}")).send()).await.unwrap();
+    assert_eq!(response.status(), 200);
+    within(response.json()).await.unwrap()
+}
+
+#[tokio::test]
+async fn nothing_of_what_was_reloaded_away_is_kept() {
+    let app = App::start().await;
+    let first = Arc::downgrade(&app.agent.kit());
+    for number in 0..20 {
+        app.write_into_catalog(&format!("agents/agent-{number}.md"), AGENT);
+        assert_eq!(reload(&app, "catalog").await["counts"]["agents"], number + 1);
+        reload(&app, "core-soul").await;
+    }
+    assert_eq!(first.strong_count(), 0);
+    assert_eq!(Arc::strong_count(&app.agent.kit()), 2, "its own and this one");
+    app.stop().await;
+}
+
+#[tokio::test]
+async fn reloads_at_once_come_one_after_the_other_and_none_is_lost() {
+    let app = App::start().await;
+    app.write_into_catalog("agents/finder.md", AGENT);
+    app.write_into_catalog("soul.md", "---\nversion: 2\n---\nYou are Ada.\n{{agents}}");
+    let all = (0..40).map(|number| reload(&app, if number % 2 == 0 { "catalog" } else { "core-soul" }));
+    let answers = futures::future::join_all(all).await;
+    let counts = json!({"agents": 1, "skills": 0, "tools": 0});
+    let catalog = json!({"status": "reloaded", "counts": counts, "warnings": []});
+    for pair in answers.chunks(2) {
+        assert_eq!(pair, [catalog.clone(), json!({"status": "reloaded", "version": "2"})]);
+    }
+    assert_eq!(app.agent.kit().soul, "You are Ada.\n- finder: Finds things.");
+    app.stop().await;
+}
+
+#[tokio::test]
+async fn a_faulty_soul_is_refused_and_the_old_one_stays() {
+    let app = App::start().await;
+    app.write_into_catalog("soul.md", "You are Ada.");
+    reload(&app, "core-soul").await;
+    app.write_into_catalog("soul.md", "You are {{name}}.");
+    let response = within(app.request("POST", "/admin/reload-core-soul").send()).await.unwrap();
+    let message = refusal(response, 400, "INVALID_REQUEST").await;
+    assert!(message.starts_with("soul.md: line 1") && message.contains("`name`"), "{message}");
+    reload(&app, "catalog").await;
+    assert_eq!(app.agent.kit().soul, "You are Ada.");
+    app.stop().await;
+}
