@@ -57,7 +57,7 @@ pub enum RpcOutcome {
     Quota(QuotaState),
     /// Of `cache_state`.
     Cache(CacheState),
-    /// Of `tool.<name>`.
+    /// Of `tool.<name>` and `skill.<name>`.
     Tool(ToolOutput),
     /// Of `memory.search`.
     Memories(MemoryResults),
@@ -80,10 +80,11 @@ pub struct RpcError {
     pub message: String,
 }
 
-/// Result of `tool.<name>`.
+/// Result of `tool.<name>` and `skill.<name>`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ToolOutput {
-    /// What the tool gave, as a model would be told it.
+    /// What the tool or the script gave, as a model would be told it; of a skill without a script, what the model
+    /// answered.
     pub output: String,
 }
 

@@ -34,6 +34,8 @@ pub mod rule {
     pub enum Slug {}
     /// A product's name for people.
     pub enum DisplayName {}
+    /// A skill's name.
+    pub enum Skill {}
 
     impl Rule for User {
         const NAME: &'static str = "UserId";
@@ -83,6 +85,20 @@ pub mod rule {
             text.chars().count() <= 200 && !text.trim().is_empty() && !text.contains('\0')
         }
     }
+
+    impl Rule for Skill {
+        const NAME: &'static str = "SkillName";
+        const MUST_BE: &'static str =
+            "1 to 64 lower-case letters, digits and single hyphens, with no hyphen at either end";
+        const MAX_BYTES: usize = 64;
+        fn holds(text: &str) -> bool {
+            let is_part = |part: &str| {
+                !part.is_empty()
+                    && part.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit())
+            };
+            text.split('-').all(is_part)
+        }
+    }
 }
 
 /// A product's own name for its user: 1 to 256 bytes of UTF-8 without control characters.
@@ -95,6 +111,8 @@ pub type ClientRequestId = Checked<rule::ClientRequest>;
 pub type Slug = Checked<rule::Slug>;
 /// A product's name for people: 1 to 200 characters, not blank.
 pub type DisplayName = Checked<rule::DisplayName>;
+/// A skill's name: `^[a-z0-9]+(-[a-z0-9]+)*$`, at most 64.
+pub type SkillName = Checked<rule::Skill>;
 
 /// A text that obeys its [`Rule`].
 pub struct Checked<R> {
@@ -189,6 +207,8 @@ impl<R: Rule> utoipa::ToSchema for Checked<R> {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     #[test]
@@ -216,6 +236,35 @@ mod tests {
         assert!(DisplayName::new("🦀".repeat(200)).is_ok());
         assert!(DisplayName::new("🦀".repeat(201)).is_err());
         assert!(DisplayName::new(" \t ").is_err());
+    }
+
+    #[test]
+    fn names_of_skills_have_no_hyphen_at_an_end_or_beside_another() {
+        for good in ["a", "0", "create", "a-b", "a-1-b", &"x".repeat(64)] {
+            assert!(SkillName::new(good).is_ok(), "{good:?}");
+        }
+        for bad in ["", "-", "-a", "a-", "a--b", "A", "a_b", "a b", "ä", "a\n", "a/b", "..", &"x".repeat(65)]
+        {
+            assert!(SkillName::new(bad).is_err(), "{bad:?}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn a_name_of_a_skill_is_words_with_a_hyphen_between_each_two(text in "[a-c01A_ .-]{0,8}", length in 60usize..70) {
+            let long: String = text.chars().cycle().take(length).collect();
+            for text in [text.as_str(), long.as_str()] {
+                let has_odd_characters =
+                    text.chars().any(|character| !matches!(character, 'a'..='z' | '0'..='9' | '-'));
+                let is_bad = text.is_empty()
+                    || text.len() > 64
+                    || has_odd_characters
+                    || text.starts_with('-')
+                    || text.ends_with('-')
+                    || text.contains("--");
+                prop_assert_eq!(SkillName::new(text).is_ok(), !is_bad, "{:?}", text);
+            }
+        }
     }
 
     #[test]

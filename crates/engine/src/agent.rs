@@ -15,6 +15,7 @@ mod keeper;
 mod kit;
 mod life;
 mod listing;
+mod loaded;
 mod memory;
 mod model_step;
 mod order;
@@ -28,6 +29,9 @@ mod rewrite;
 mod run;
 mod running;
 mod shorten;
+mod skill_runs;
+mod skills;
+mod skills_told;
 mod stream;
 mod tasks;
 mod telling;
@@ -53,6 +57,7 @@ use crate::brain::{Brain, Cut, NewTurn, RequestName};
 use crate::channel::{Channels, Follow, Reader, Record, Recorder};
 use crate::models::Gateway;
 use crate::sabotage::{self, Saboteur};
+use crate::skills::Shelf;
 use crate::tools::Outputs;
 pub use direct::DirectError;
 pub use error::AgentError;
@@ -64,6 +69,7 @@ use recall::Recalled;
 pub use reloading::ReloadError;
 pub(crate) use reloading::Reloads;
 use running::{Command, Inbox, Registration, Running, Turns};
+use skills_told::SkillsTold;
 use stream::Blocks;
 use thread::Thread;
 
@@ -83,6 +89,8 @@ pub(crate) struct Means {
     pub(crate) clock: Arc<dyn Clock>,
     /// What runs programs, where this machine can.
     pub(crate) leash: Option<Arc<Leash>>,
+    /// Where the user's own skills are laid out for programs.
+    pub(crate) shelf: Arc<Shelf>,
     /// Where long output of tools goes.
     pub(crate) outputs: Outputs,
     /// What calls of models under way may cost.
@@ -169,9 +177,14 @@ impl Agent {
         let stopped = self.stopped.clone();
         let turn = async move {
             let task = life.recorder.channel().task();
-            let recalled = Recalled::find(&life.brain, &life.means, task, &opened).await;
+            let (recalled, skills) = tokio::join!(
+                Recalled::find(&life.brain, &life.means, task, &opened),
+                SkillsTold::find(&life.brain, &life.kit, task, opened.base),
+            );
             opened.notes.extend(recalled.note());
+            opened.notes.extend(skills.note());
             let record = recalled.tell(opening(&life.recorder, request, &opened, cut));
+            let record = skills.tell(record);
             // Not broken off by a stop: a caller who is told that the turn was not begun may send it again.
             let committed = life.recorder.commit(record).await;
             let begun = committed.is_ok();
@@ -375,6 +388,9 @@ impl Agent {
             );
             let life = self.life(recorder, turn.message_id, registration, inbox);
             self.turns.spawn(until(self.stopped.clone(), life.take_up(turn)));
+        }
+        for warning in self.skills_at_hand().shadowed()? {
+            tracing::warn!(warning, "A skill of the catalog is not used.");
         }
         let keeper = keeper::keep(self.brain.clone(), Arc::clone(&self.means));
         self.turns.spawn(until(self.stopping.clone(), keeper));

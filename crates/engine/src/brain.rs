@@ -13,6 +13,7 @@ mod rows;
 mod schema;
 mod search;
 mod settings;
+mod skills;
 mod spending;
 pub mod steps;
 mod taking_in;
@@ -27,6 +28,7 @@ use std::time::Duration;
 use contract::engine::{Grant, PendingRequest, TaskSummary};
 use contract::event::Event;
 use contract::memory::{Episode, Knowledge};
+use contract::skills::SkillSummary;
 use contract::{CallId, HitlId, MemoryId, TaskId, Timestamp, TurnId};
 use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension as _};
 use service::clock::{Clock as _, SystemClock};
@@ -39,9 +41,11 @@ pub(crate) use rows::json;
 pub use rows::{Cut, NewGrant, NewTurn, RequestName, Rows};
 pub use search::{Found, MemoryQuery};
 pub use settings::Setting;
+pub use skills::{CustomSkill, NotCreated, SkillOutline};
 pub use spending::{SPENDING_KEPT, Spending};
 pub use writer::{Batch, Durability, WriteError};
 
+use crate::brain::steps::Base;
 use crate::brain::writer::{Once, Writer};
 
 /// The row number of a task: what the brain calls it internally.
@@ -339,6 +343,26 @@ impl Brain {
     /// When the first turn ended whose deltas have not been taken out yet.
     pub fn first_unfolded(&self) -> Result<Option<Timestamp>, rusqlite::Error> {
         self.read(read::first_unfolded)
+    }
+
+    /// The user's skill called `name`. Blocks.
+    pub fn custom_skill(&self, name: &str) -> Result<Option<CustomSkill>, rusqlite::Error> {
+        self.read_long(|reader| skills::find(reader, name))
+    }
+
+    /// The user's own skills as a list shows them, by their names in order.
+    pub fn custom_skills(&self) -> Result<Vec<SkillSummary>, rusqlite::Error> {
+        self.read(skills::summaries)
+    }
+
+    /// How the user's own skills are run, by their names in order. Blocks.
+    pub fn custom_outlines(&self) -> Result<Vec<SkillOutline>, rusqlite::Error> {
+        self.read_long(skills::outlines)
+    }
+
+    /// The hash of what a task's conversation, from `base` on, shows of the user's skills; none where it shows nothing.
+    pub fn skills_told(&self, task: TaskRow, base: Base) -> Result<Option<String>, rusqlite::Error> {
+        self.read(|reader| skills::told(reader, task, base))
     }
 
     /// What was set while an engine ran and is to stay.

@@ -10,7 +10,9 @@ mod memory;
 mod rpc;
 mod rpc_gateway;
 mod rpc_memory;
+mod rpc_skills;
 mod rpc_tools;
+mod skills;
 mod steering;
 mod tasks;
 
@@ -100,6 +102,11 @@ fn routes() -> OpenApiRouter<State> {
         .routes(routes!(memory::episodes))
         .routes(routes!(admin::reload_core_soul))
         .routes(routes!(admin::reload_catalog))
+        .routes(routes!(skills::list))
+        .routes(routes!(skills::create))
+        .route(skills::CREATE, skills::called_create())
+        .routes(routes!(skills::read, skills::update, skills::delete))
+        .routes(routes!(skills::export))
         .routes(routes!(rpc::rpc))
         .routes(routes!(openapi))
 }
@@ -139,6 +146,9 @@ mod rpc_gateway_tests;
 #[cfg(test)]
 #[path = "http/rpc_tests.rs"]
 mod rpc_tests;
+#[cfg(test)]
+#[path = "http/skills_tests.rs"]
+mod skills_tests;
 #[cfg(test)]
 #[path = "http/stream_tests.rs"]
 mod stream_tests;

@@ -15,6 +15,7 @@ mod lessons;
 pub mod models;
 mod remembered;
 mod sabotage;
+mod skills;
 #[cfg(test)]
 mod testing;
 pub mod tools;
@@ -33,7 +34,11 @@ use tokio_util::sync::CancellationToken;
 use crate::agent::{Agent, Kit, Kits, Means, Reloads};
 use crate::brain::{Brain, BrainError};
 use crate::config::{Config, InForce};
+use crate::skills::Shelf;
 use crate::tools::{Outputs, Setup};
+
+/// The folder beside the brain in which the user's own skills are laid out for programs.
+const SKILLS: &str = "skills";
 
 /// The accept loop's bounds. Streams end by themselves at shutdown, so the drain is short.
 const BOUNDS: Bounds = Bounds {
@@ -78,7 +83,8 @@ impl Engine {
         let brain = Brain::open(&config.brain)?;
         let listener =
             TcpListener::bind(address).await.map_err(|source| StartError::Listen { address, source })?;
-        let leash = leash(&config);
+        let shelf = Arc::new(Shelf::new(&config.brain.with_file_name(SKILLS)));
+        let leash = leash(&config, &shelf);
         let in_force = Arc::new(InForce::open(config.sources, &brain).map_err(BrainError::from)?);
         let gateway = Arc::clone(in_force.gateway());
         if gateway.model().is_err() {
@@ -93,6 +99,7 @@ impl Engine {
             brain: brain.clone(),
             catalog: config.catalog,
             leash: Some(leash),
+            shelf,
             web: config.web,
         };
         let means = Means {
@@ -100,6 +107,7 @@ impl Engine {
             kits: Kits::new(Kit::of(&setup)),
             clock: Arc::clone(&clock),
             leash: setup.leash.clone(),
+            shelf: Arc::clone(&setup.shelf),
             outputs: Outputs::new(&setup.workspace),
             set_aside: Arc::default(),
             reactive: config.reactive_compaction,
@@ -134,13 +142,13 @@ impl Engine {
 }
 
 /// What runs programs for the agent. How far it confines them is logged.
-fn leash(config: &Config) -> Arc<Leash> {
+fn leash(config: &Config, shelf: &Shelf) -> Arc<Leash> {
     // Programs begin in the workspace, where a relative path leads to something else.
     let absolute = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
     let leash = Leash::new(Settings {
         helper: config.helper.clone(),
         workspace: absolute(&config.workspace),
-        readable: vec![absolute(&config.catalog_folder)],
+        readable: vec![absolute(&config.catalog_folder), shelf.folder().to_owned()],
         allow_unconfined: config.allow_unconfined,
     });
     let Confinement { level, enforced } = leash.confinement();

@@ -121,11 +121,11 @@ pub(crate) fn task_id(name: &str) -> TaskId {
 
 /// What runs programs in tests: confined where this machine can. This very test program is the helper, as which it
 /// runs nothing but [`leash_helper`].
-pub(crate) fn leash(workspace: &Path, readable: &Path) -> Arc<Leash> {
+pub(crate) fn leash(workspace: &Path, readable: &[&Path]) -> Arc<Leash> {
     Arc::new(Leash::new(Settings {
         helper: own_helper(),
         workspace: workspace.to_owned(),
-        readable: vec![readable.to_owned()],
+        readable: readable.iter().map(|path| (*path).to_owned()).collect(),
         allow_unconfined: true,
     }))
 }
@@ -139,7 +139,7 @@ pub(crate) fn own_helper() -> Helper {
 /// Whether this machine can confine programs. What needs that is skipped where it cannot.
 pub(crate) fn can_confine() -> bool {
     let folder = tempfile::tempdir().unwrap();
-    let can = leash(folder.path(), folder.path()).confinement().enforced;
+    let can = leash(folder.path(), &[folder.path()]).confinement().enforced;
     let required = std::env::var("ROUNDHOUSE_REQUIRE_ALL").is_ok_and(|value| value == "1");
     assert!(can || !required, "programs cannot be confined here, and ROUNDHOUSE_REQUIRE_ALL=1");
     if !can {

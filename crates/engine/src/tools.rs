@@ -40,6 +40,7 @@ use serde_json::Value;
 use crate::brain::{Brain, TaskRow, ToKnow};
 use crate::catalog::{AgentSpec, Catalog, CatalogTool, Permissions, Runs};
 use crate::models::ToolSpec;
+use crate::skills::{Shelf, Skills};
 
 pub(crate) use ask_user::NAME as ASK_USER;
 pub use http_tool::HttpCall;
@@ -49,6 +50,7 @@ pub(crate) use memory_search::NAME as MEMORY_SEARCH;
 pub(crate) use offer::Offer;
 pub use run_agent::Delegation;
 pub(crate) use run_agent::NAME as RUN_AGENT;
+pub(crate) use run_skill_script::NAME as RUN_SKILL_SCRIPT;
 pub(crate) use schema::Schema;
 pub(crate) use spill::Outputs;
 pub use web::Allowed;
@@ -203,6 +205,8 @@ pub struct Setup {
     pub brain: Brain,
     /// What the product gives the agent.
     pub catalog: Catalog,
+    /// Where the user's own skills are laid out for programs.
+    pub(crate) shelf: Arc<Shelf>,
     /// What runs programs; without it tools that run some are not offered.
     pub leash: Option<Arc<Leash>>,
     /// What of the web may be reached although it is not public.
@@ -235,18 +239,17 @@ impl Toolbox {
             Arc::new(web_fetch::WebFetch(web::Web::new(setup.web.clone()))),
         ];
         let Catalog { skills, permissions, .. } = &setup.catalog;
-        if !skills.is_empty() {
-            tools.push(Arc::new(load_skill::LoadSkill::new(skills.clone())));
-        }
+        // Offered also while there are no skills: the user may make some in the middle of a task.
+        let skills = Skills::new(skills.clone(), setup.brain.clone());
+        tools.push(Arc::new(load_skill::LoadSkill(skills.clone())));
         let usable = setup.leash.as_ref().filter(|leash| leash.is_usable());
         let programs =
             usable.map(|leash| program::Programs::new(Arc::clone(leash), Outputs::new(&setup.workspace)));
         if let Some(programs) = &programs {
-            if skills.iter().any(|skill| run_skill_script::scripts(skill).next().is_some()) {
-                let network = permissions.network(run_skill_script::NAME);
-                let run = run_skill_script::RunSkillScript::new(skills.clone(), programs.clone(), network);
-                tools.push(Arc::new(run));
-            }
+            let network = permissions.network(run_skill_script::NAME);
+            let shelf = Arc::clone(&setup.shelf);
+            let run = run_skill_script::RunSkillScript::new(skills, shelf, programs.clone(), network);
+            tools.push(Arc::new(run));
             tools.push(Arc::new(shell::Shell::new(
                 programs.clone(),
                 workspace,
@@ -300,6 +303,11 @@ impl Toolbox {
             name == tool_search::NAME || (name != RUN_AGENT && agent.tools.as_ref().is_none_or(listed))
         };
         Offer::new(&self.allowed(may), window)
+    }
+
+    /// Whether the tool `name` is there and not denied.
+    pub(crate) fn has(&self, name: &str) -> bool {
+        self.find(name).is_some_and(|tool| self.permission(name, &*tool) != Permission::Deny)
     }
 
     /// Those that are not denied, as far as `may` says.

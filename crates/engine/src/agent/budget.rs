@@ -9,8 +9,9 @@ use std::time::Duration;
 
 use contract::Timestamp;
 
-use super::ending;
 use super::run::{Stopped, TurnRun};
+use super::{Means, ending};
+use crate::brain::Brain;
 use crate::models::Budgets;
 
 /// What calls under way may cost, in tokens.
@@ -45,6 +46,63 @@ impl Drop for Reservation {
     }
 }
 
+/// The room for an answer, of at most `most` tokens, that a model is asked for beside all turns; none where the budgets
+/// leave less than `least`. What a turn may spend bounds it too.
+pub(super) fn room_beside(
+    means: &Means,
+    brain: &Brain,
+    (prompt, most, least): (u64, u64, u64),
+) -> Result<Option<Room>, rusqlite::Error> {
+    let budgets = means.gateway.routes().map(|routes| routes.budgets).unwrap_or_default();
+    let mut others = means.set_aside.tokens();
+    let left = left_of_windows(means, brain, &budgets, *others)?;
+    let left = left.into_iter().chain(budgets.tokens_per_turn).min();
+    Ok(room(&means.set_aside, &mut others, left, (prompt, most, least)))
+}
+
+/// Sets aside what an answer may cost where so much is left.
+fn room(
+    set_aside: &Arc<SetAside>,
+    others: &mut u64,
+    left: Option<u64>,
+    (prompt, most, least): (u64, u64, u64),
+) -> Option<Room> {
+    let Some(left) = left else {
+        return Some(Room { bound: None, is_cut: false, _reservation: None });
+    };
+    let room = left.saturating_sub(prompt);
+    if room < least {
+        return None;
+    }
+    let bound = room.min(most);
+    let tokens = prompt + bound;
+    *others += tokens;
+    let reservation = Reservation { set_aside: Arc::clone(set_aside), tokens };
+    Some(Room { bound: Some(bound), is_cut: room < most, _reservation: Some(reservation) })
+}
+
+/// How many tokens the hour and the day leave where calls under way may cost `others`; none where there is no bound.
+fn left_of_windows(
+    means: &Means,
+    brain: &Brain,
+    budgets: &Budgets,
+    others: u64,
+) -> Result<Option<u64>, rusqlite::Error> {
+    let windows = [
+        (budgets.tokens_per_hour, Duration::from_hours(1)),
+        (budgets.tokens_per_day, Duration::from_hours(24)),
+    ];
+    let now = means.clock.now();
+    let mut least: Option<u64> = None;
+    for (limit, window) in windows {
+        let Some(limit) = limit else { continue };
+        let spent = brain.tokens_since(before(now, window))?;
+        let left = limit.saturating_sub(spent).saturating_sub(others);
+        least = Some(least.map_or(left, |least| least.min(left)));
+    }
+    Ok(least)
+}
+
 impl TurnRun {
     /// The room for an answer of at most `most` tokens to a prompt of `prompt`; none where the budgets leave less
     /// than `least`.
@@ -53,18 +111,8 @@ impl TurnRun {
         let budgets = routes.map(|routes| routes.budgets).unwrap_or_default();
         let set_aside = &self.life.means.set_aside;
         let mut others = set_aside.tokens();
-        let Some(left) = self.left(&budgets, *others)? else {
-            return Ok(Some(Room { bound: None, is_cut: false, _reservation: None }));
-        };
-        let room = left.saturating_sub(prompt);
-        if room < least {
-            return Ok(None);
-        }
-        let bound = room.min(most);
-        let tokens = prompt + bound;
-        *others += tokens;
-        let reservation = Reservation { set_aside: Arc::clone(set_aside), tokens };
-        Ok(Some(Room { bound: Some(bound), is_cut: room < most, _reservation: Some(reservation) }))
+        let left = self.left(&budgets, *others)?;
+        Ok(room(set_aside, &mut others, left, (prompt, most, least)))
     }
 
     /// How many tokens may still be spent where calls under way may cost `others`; none where there is no bound.
@@ -72,21 +120,12 @@ impl TurnRun {
         let usage = self.thread.turn().usage();
         let spent = usage.input_tokens + usage.output_tokens;
         let turn = budgets.tokens_per_turn.map(|limit| limit.saturating_sub(spent));
-        let mut left = vec![turn, self.left_of_focus()];
-        let windows = [
-            (budgets.tokens_per_hour, Duration::from_hours(1)),
-            (budgets.tokens_per_day, Duration::from_hours(24)),
-        ];
-        let now = self.life.means.clock.now();
-        for (limit, window) in windows {
-            let Some(limit) = limit else { continue };
-            let spent = self.life.brain.tokens_since(before(now, window)).map_err(|error| {
-                tracing::error!(%error, "What was spent could not be read.");
-                Stopped::Failed(ending::unexpected())
-            })?;
-            left.push(Some(limit.saturating_sub(spent).saturating_sub(others)));
-        }
-        Ok(left.into_iter().flatten().min())
+        let windows = left_of_windows(&self.life.means, &self.life.brain, budgets, others);
+        let windows = windows.map_err(|error| {
+            tracing::error!(%error, "What was spent could not be read.");
+            Stopped::Failed(ending::unexpected())
+        })?;
+        Ok([turn, self.left_of_focus(), windows].into_iter().flatten().min())
     }
 }
 

@@ -11,6 +11,7 @@ use futures::stream::FuturesUnordered;
 use futures::{FutureExt as _, StreamExt as _};
 
 use super::life::blocking;
+use super::loaded::told_once;
 use super::run::{Stopped, TurnRun};
 use super::thread::{OUTCOME_UNKNOWN, OpenCall, OpenStage};
 use super::{Means, provenance};
@@ -181,6 +182,7 @@ impl TurnRun {
             Ok(ToolStep::Ask(question)) => return self.ask(&call, HitlKind::Question, question).await,
             Ok(ToolStep::Done(output)) => {
                 let ToolOutput { text, working_memory, knowledge } = output;
+                let text = told_once(self.conversation().messages(), &call, text);
                 (ended(text, None), working_memory, knowledge)
             }
             Err(ToolError(error)) => (ended(String::new(), Some(error)), Vec::new(), None),

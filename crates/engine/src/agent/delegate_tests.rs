@@ -255,10 +255,10 @@ async fn cancelled_in_a_sub_agent_nothing_is_left_open() {
 #[tokio::test]
 async fn a_sub_agent_has_a_cap_and_a_budget_of_its_own() {
     let capped = AgentSpec { max_turns: 1, ..finder() };
-    let poor = AgentSpec { max_tokens: Some(1_500), ..finder() };
+    let poor = AgentSpec { max_tokens: Some(3_000), ..finder() };
     for (agent, why) in [(capped, "as often as it may"), (poor, "budget was used up")] {
         let rig = rig(Wire::AnthropicMessages, agent, Vec::new()).await;
-        let usage = strict_provider::Usage { input: Some(1_400), ..Default::default() };
+        let usage = strict_provider::Usage { input: Some(2_900), ..Default::default() };
         rig.provider.enqueue_all([
             run_agent(Reply::new()),
             Reply::new().text("I look.").tool_use("list_files", json!({"path": "."})).usage(usage),

@@ -25,6 +25,12 @@ pub enum DirectError {
         "the tool `{0}` may not be used here: the catalog denies it, or its permissions.json cannot be read"
     )]
     Denied(String),
+    /// There is no such skill.
+    #[error("there is no skill called `{0}`; `rpc.methods` lists those there are")]
+    NoSuchSkill(String),
+    /// What is to be done cannot be.
+    #[error("{0}")]
+    Invalid(String),
     /// It failed, or refused its input.
     #[error(transparent)]
     Failed(#[from] ToolError),

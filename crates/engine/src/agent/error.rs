@@ -1,5 +1,7 @@
 //! Why the agent did not do what it was asked to.
 
+use contract::SkillName;
+
 use super::MAX_TURNS_AT_ONCE;
 use super::direct::MAX_AT_ONCE;
 use super::thread::LoadError;
@@ -20,6 +22,15 @@ pub enum AgentError {
     /// There is no such record of what is remembered.
     #[error("{0}")]
     UnknownRecord(String),
+    /// There is no such skill.
+    #[error("there is no such skill; GET /skills lists them")]
+    UnknownSkill,
+    /// The skill is not the user's to change.
+    #[error("the skill comes with the platform: it can be neither changed nor deleted")]
+    PlatformSkill,
+    /// Another skill has the name.
+    #[error("`name`: there is a skill called `{0}` already; take another name, or change that one")]
+    SkillExists(SkillName),
     /// No turn runs on the task.
     #[error("no turn is running on this task")]
     NotRunning,

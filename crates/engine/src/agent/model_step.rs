@@ -21,7 +21,7 @@ use crate::models::{
 use crate::sabotage::{self, Saboteur};
 
 /// An answer of fewer tokens than this is not worth its prompt.
-const LEAST_ANSWER: u64 = 256;
+pub(super) const LEAST_ANSWER: u64 = 256;
 
 /// How a model step ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -241,6 +241,6 @@ impl TurnRun {
 }
 
 /// A random number from 0 to 1. Without randomness all engines back off alike, which is no reason to fail.
-fn jitter() -> f64 {
+pub(super) fn jitter() -> f64 {
     getrandom::u32().map_or(0.5, |random| f64::from(random) / f64::from(u32::MAX))
 }

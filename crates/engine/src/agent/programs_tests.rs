@@ -1,5 +1,6 @@
 //! Turns whose tools run programs. Whatever these do, the turn goes on, and the next one too.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -237,6 +238,7 @@ async fn without_a_leash_nothing_that_runs_programs_is_offered() {
         brain: rig.brain.clone(),
         catalog: rig.catalog.clone(),
         leash: None,
+        shelf: Arc::clone(&rig.agent.means.shelf),
         web: Allowed::default(),
     };
     assert_eq!(offered(&Toolbox::built_in(&without)), [true, false, false, false]);

@@ -10,6 +10,7 @@ use tokio::time::timeout;
 
 use super::{Agent, Kit};
 use crate::catalog::{Catalog, Soul};
+use crate::skills::Skills;
 use crate::tools::Setup;
 
 /// How long a caller waits. What has begun to be read is read to its end all the same, and then used.
@@ -71,7 +72,14 @@ impl Reloads {
     /// # Errors
     /// All stays as it was.
     pub(crate) async fn catalog(&self) -> Result<Catalog, ReloadError> {
-        let catalog = self.reload(|folder, before| Ok(before.read_again(folder))).await?;
+        let brain = self.agent.brain.clone();
+        let read = move |folder: &Path, before: &Catalog| {
+            let mut catalog = before.read_again(folder);
+            let shadowed = Skills::new(catalog.skills.clone(), brain).shadowed();
+            catalog.warnings.extend(shadowed.map_err(|error| format!("the brain cannot be read: {error}"))?);
+            Ok(catalog)
+        };
+        let catalog = self.reload(read).await?;
         for warning in &catalog.warnings {
             tracing::warn!(warning, "The catalog has a fault.");
         }

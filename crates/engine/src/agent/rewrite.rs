@@ -6,11 +6,11 @@
 use std::collections::HashSet;
 use std::fmt::Write as _;
 
+use super::loaded::LOADED;
 use crate::brain::steps::{Compacted, Instead, MemoryWrite};
 use crate::models::{Block, Content, Message, ToolReply};
+use crate::tools::LOAD_SKILL;
 
-/// The tool whose results are what the model has learned to do: they survive a compaction word for word.
-const LOAD_SKILL: &str = "load_skill";
 /// The most characters of the user's own words that a summary repeats.
 const MAX_REQUEST: usize = 8_000;
 
@@ -155,7 +155,8 @@ fn stand_in(gone: &[Message], before: &[Message], instead: &Instead, memory: &[&
     }
 }
 
-/// What skills that were loaded in these messages say.
+/// What skills that were loaded in these messages say: what the model has learned to do survives a compaction word for
+/// word.
 fn skills(messages: &[Message]) -> Vec<&str> {
     let mut loads: HashSet<&str> = HashSet::new();
     let mut skills: Vec<&str> = Vec::new();
@@ -168,7 +169,7 @@ fn skills(messages: &[Message]) -> Vec<&str> {
                 }));
             }
             Message::Results(replies) => {
-                for reply in replies.iter().filter(|reply| !reply.is_error) {
+                for reply in replies.iter().filter(|reply| !reply.is_error && reply.text != LOADED) {
                     // Once each, however often it was loaded.
                     if loads.remove(reply.provider_id.as_str()) && !skills.contains(&reply.text.as_str()) {
                         skills.push(&reply.text);

@@ -17,6 +17,7 @@ use super::*;
 use crate::catalog::{AgentSpec, Catalog, Permissions};
 use crate::models::ToolSpec;
 use crate::models::config::Sources;
+use crate::skills::Shelf;
 use crate::testing::{HastyClock, Seen, leash, read_all, task_id, within};
 use crate::tools::{Allowed, Invocation, Permission, Setup, Tool, ToolError, ToolOutput, ToolStep, Toolbox};
 
@@ -254,11 +255,13 @@ fn means(
     hitl_ttl: Duration,
 ) -> Means {
     let sources = Sources::new(env, Some(&folder.join(CATALOG)));
+    let shelf = Arc::new(Shelf::new(&folder.join("skills")));
     let setup = Setup {
         workspace: folder.join("workspace"),
         brain: brain.clone(),
         catalog,
-        leash: Some(leash(&folder.join("workspace"), &folder.join(CATALOG))),
+        leash: Some(leash(&folder.join("workspace"), &[&folder.join(CATALOG), shelf.folder()])),
+        shelf,
         web: Allowed::default(),
     };
     let built_in = Toolbox::built_in(&setup);
@@ -274,6 +277,7 @@ fn means(
         gateway: Arc::new(Gateway::new(sources.first().map(|(checked, _)| checked.routes))),
         clock: Arc::clone(clock) as Arc<dyn Clock>,
         leash: setup.leash,
+        shelf: setup.shelf,
         outputs: Outputs::new(&setup.workspace),
         set_aside: Arc::default(),
         reactive: true,

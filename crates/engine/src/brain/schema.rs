@@ -254,9 +254,11 @@ const ADDITIONS: [&str; 4] = [
     -- Skills that the user made, each as JSON.
     CREATE TABLE skills (
         name       TEXT PRIMARY KEY,
-        skill      TEXT NOT NULL,
+        -- What a list shows: before the skill itself, which may be large and is then not read.
+        summary    TEXT NOT NULL GENERATED ALWAYS AS (json_remove(skill, '$.prompt', '$.scripts')) STORED,
         created_at INTEGER NOT NULL,
-        updated_at INTEGER NOT NULL
+        updated_at INTEGER NOT NULL,
+        skill      TEXT NOT NULL
     ) WITHOUT ROWID;
     -- What people said of turns, each as JSON, and the batch that learned from it.
     CREATE TABLE feedback (

@@ -70,16 +70,16 @@ pub struct Found {
 
 /// What is left out because a conversation shows it, or is about to lose it.
 #[derive(Clone, Copy, Debug, Default)]
-struct Shown {
-    task: Option<i64>,
+pub(super) struct Shown {
+    pub(super) task: Option<i64>,
     /// What is of the task from this step on.
-    from: i64,
+    pub(super) from: i64,
     /// What it was told before this step.
-    recalled_before: i64,
+    pub(super) recalled_before: i64,
 }
 
 impl Shown {
-    fn of(reader: &Connection, at_hand: Option<(TaskRow, Base)>) -> Result<Self, Error> {
+    pub(super) fn of(reader: &Connection, at_hand: Option<(TaskRow, Base)>) -> Result<Self, Error> {
         let Some((TaskRow(task), base)) = at_hand else { return Ok(Self::default()) };
         // A shortened conversation begins behind what was left out of it.
         let sql = "SELECT COALESCE((

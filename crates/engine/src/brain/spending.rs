@@ -36,7 +36,7 @@ fn cost(step: &Step) -> Option<(&str, &Tokens)> {
 
 impl Rows<'_> {
     /// Takes down what `step` cost, and forgets what no budget looks back to.
-    pub(super) fn insert_spending(&self, at: Timestamp, step: &Step) -> Result<(), Error> {
+    pub fn insert_spending(&self, at: Timestamp, step: &Step) -> Result<(), Error> {
         let Some((model, tokens)) = cost(step) else { return Ok(()) };
         let kept = i64::try_from(SPENDING_KEPT.as_millis()).unwrap_or(i64::MAX);
         self.execute("DELETE FROM spending WHERE at <= ?1", [at.unix_ms().saturating_sub(kept)])?;

@@ -35,6 +35,7 @@ pub(super) enum Write {
     Grant(NewGrant),
     Knowledge(NewKnowledge),
     Recalled(MemoryKind, String),
+    SkillsTold(String),
 }
 
 impl Record {
@@ -132,6 +133,13 @@ impl Record {
         self.write(Write::Recalled(kind, id))
     }
 
+    /// The turn was told of the user's skills, in a text with this hash. Its opening must be before it in the same
+    /// record.
+    #[must_use]
+    pub fn skills_told(self, hash: String) -> Self {
+        self.write(Write::SkillsTold(hash))
+    }
+
     /// The commit must hold against power loss.
     #[must_use]
     pub fn against_power_loss(mut self) -> Self {
@@ -171,6 +179,7 @@ impl Write {
             Self::Grant(grant) => rows.insert_grant(task, grant, at),
             Self::Knowledge(record) => rows.save_knowledge_of(record, task, at),
             Self::Recalled(kind, id) => rows.insert_recalled(task, *kind, id),
+            Self::SkillsTold(hash) => rows.insert_skills_told(task, hash),
         }
     }
 }

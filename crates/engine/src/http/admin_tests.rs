@@ -59,3 +59,22 @@ async fn a_faulty_soul_is_refused_and_the_old_one_stays() {
     assert_eq!(app.agent.kit().soul, "You are Ada.");
     app.stop().await;
 }
+
+#[tokio::test]
+async fn a_skill_in_whose_place_the_users_own_stands_is_named() {
+    let app = App::start().await;
+    let skill = json!({"name": "brew-tea", "prompt": "Three minutes."}).to_string();
+    let created = within(app.request("POST", "/skills/create").body(skill).send()).await.unwrap();
+    assert_eq!(created.status(), 200);
+    let platform = "---\nname: brew-tea\ndescription: Brews.\n---\nFour minutes.";
+    app.write_into_catalog("skills/brew-tea/SKILL.md", platform);
+    let reloaded = reload(&app, "catalog").await;
+    assert_eq!(reloaded["counts"]["skills"], 1);
+    let warnings = reloaded["warnings"].as_array().unwrap();
+    assert_eq!(warnings.len(), 1);
+    assert!(
+        warnings[0].as_str().unwrap().starts_with("skills/brew-tea: the user has a skill"),
+        "{warnings:?}"
+    );
+    app.stop().await;
+}

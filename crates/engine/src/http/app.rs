@@ -19,6 +19,7 @@ use super::*;
 use crate::agent::{Kit, Kits, Means, Reloads};
 use crate::catalog::Catalog;
 use crate::models::config::Sources;
+use crate::skills::Shelf;
 use crate::testing::{HastyClock, Seen, parse_sse, within};
 use crate::tools::{Allowed, Outputs, Setup};
 
@@ -127,6 +128,7 @@ impl Running {
             brain: brain.clone(),
             catalog: Catalog::default(),
             leash: None,
+            shelf: Arc::new(Shelf::new(&folder.join("skills"))),
             web: Allowed::default(),
         };
         let kit = Kit { soul: "You are a test.".into(), ..Kit::of(&setup) };
@@ -135,6 +137,7 @@ impl Running {
             kits: Kits::new(kit),
             clock: Arc::clone(&clock),
             leash: None,
+            shelf: Arc::clone(&setup.shelf),
             outputs: Outputs::new(&setup.workspace),
             set_aside: Arc::default(),
             reactive: true,

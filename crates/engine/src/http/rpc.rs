@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 use service::http::{ApiError, Json, fields};
 
 use super::auth::Authenticated;
-use super::{Shared, State, rpc_gateway, rpc_memory, rpc_tools};
+use super::{Shared, State, rpc_gateway, rpc_memory, rpc_skills, rpc_tools};
 
 /// Calls a method, or an operation of a subsystem.
 #[utoipa::path(
@@ -50,9 +50,10 @@ async fn by_method(
     params: Map<String, Value>,
 ) -> Result<RpcOutcome, ApiError> {
     if method == "rpc.methods" {
-        return Ok(RpcOutcome::Methods(methods(shared)));
+        return Ok(RpcOutcome::Methods(methods(shared).await?));
     }
     let outcome = match method.split_once('.') {
+        Some(("skill", skill)) => return rpc_skills::call(shared, skill, params).await,
         Some(("tool", tool)) => return rpc_tools::call(shared, tool, params).await,
         Some(("memory", op)) => rpc_memory::call(shared, op, params).await?,
         _ => None,
@@ -63,11 +64,12 @@ async fn by_method(
     })
 }
 
-fn methods(shared: &Shared) -> RpcMethods {
+async fn methods(shared: &Shared) -> Result<RpcMethods, ApiError> {
     let params = json!({"type": "object", "properties": {}});
     let itself = RpcMethod { method: "rpc.methods".to_owned(), params };
-    let others = rpc_memory::methods().chain(rpc_tools::methods(shared));
-    RpcMethods { methods: std::iter::once(itself).chain(others).collect() }
+    let others =
+        rpc_memory::methods().chain(rpc_tools::methods(shared)).chain(rpc_skills::methods(shared).await?);
+    Ok(RpcMethods { methods: std::iter::once(itself).chain(others).collect() })
 }
 
 /// What `set_key_hash` takes.

@@ -31,7 +31,8 @@ pub(super) fn methods(shared: &Shared) -> impl Iterator<Item = RpcMethod> {
 impl From<DirectError> for ApiError {
     fn from(error: DirectError) -> Self {
         let code = match error {
-            DirectError::NoSuchTool(_) => ErrorCode::MethodNotFound,
+            DirectError::NoSuchTool(_) | DirectError::NoSuchSkill(_) => ErrorCode::MethodNotFound,
+            DirectError::Invalid(_) => ErrorCode::InvalidRequest,
             DirectError::Denied(_) => ErrorCode::ToolDenied,
             DirectError::Failed(_) => ErrorCode::ToolFailed,
             DirectError::Agent(error) => return error.into(),

@@ -1,5 +1,5 @@
 //! Busted prompt caches. Over a whole task each request has the one before as a prefix, cache marks aside, also where
-//! turns are told what is remembered.
+//! turns are told what is remembered, and while the user's own skills change.
 
 use std::collections::BTreeMap;
 
@@ -62,7 +62,12 @@ fn turn(number: usize) -> Vec<Reply> {
                 .tool_use("memory_save", json!({"content": format!("Step {number} is done.")})),
             Reply::of_text("Found."),
         ],
-        _ => vec![calls.tool_use("memory_search", json!({"query": "step"})), Reply::of_text("Again.")],
+        _ => vec![
+            calls
+                .tool_use("memory_search", json!({"query": "step"}))
+                .tool_use("load_skill", json!({"skill": "rivers"})),
+            Reply::of_text("Again."),
+        ],
     }
 }
 
@@ -71,9 +76,26 @@ fn notes(request: &CapturedRequest) -> usize {
     String::from_utf8_lossy(&request.raw).matches("[Recalled from memory").count()
 }
 
+/// The user makes a skill, changes what it is for, changes what it says, and deletes it, all while the task goes on.
+async fn change_skills(rig: &Rig, number: usize) {
+    let agent = &rig.agent;
+    let update = match number {
+        7 => {
+            let create = json!({"name": "rivers", "description": "Rivers.", "prompt": "Look at a map."});
+            return agent.create_skill(serde_json::from_value(create).unwrap()).await.map(drop).unwrap();
+        }
+        13 => json!({"description": "All about rivers."}),
+        16 => json!({"prompt": "Look at two maps.", "scripts": {"map.sh": "echo map"}}),
+        22 => return agent.delete_skill("rivers").await.unwrap(),
+        _ => return,
+    };
+    agent.update_skill("rivers", serde_json::from_value(update).unwrap()).await.unwrap();
+}
+
 async fn thirty_turns(wire: Wire) -> (Vec<CapturedRequest>, CacheAccount) {
     let mut rig = Rig::new(wire).await;
     for number in 0..30 {
+        change_skills(&rig, number).await;
         // Every second question is about something that is known by then.
         if number % 2 == 0 {
             know(&rig, &format!("River {number} flows through Elbonia {number}."), Source::User, None).await;
@@ -97,6 +119,10 @@ async fn lesson_e12_each_request_has_the_one_before_as_its_beginning() {
         let (requests, account) = thirty_turns(wire).await;
         assert!(requests.len() > 50);
         assert_eq!(notes(requests.last().unwrap()), 15);
+        let last = String::from_utf8_lossy(&requests.last().unwrap().raw).into_owned();
+        for told in ["rivers: Rivers.", "rivers: All about rivers.", "two maps", "no skills of their own"] {
+            assert!(last.contains(told), "{told}");
+        }
         // As the vendor bills it: for Anthropic by the marks, for the others from the first 1,024 tokens on.
         let share = account.read_percent();
         assert!(share >= 90, "{wire:?}: {share} % were read from the cache");

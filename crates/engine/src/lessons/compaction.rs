@@ -178,12 +178,11 @@ async fn lesson_e06_one_huge_result_is_shortened_before_it_is_sent() {
 
 #[tokio::test]
 async fn lesson_e06_a_skill_that_was_loaded_survives() {
-    let skill: Arc<dyn Tool> = Arc::new(Skill);
-    let mut all = tools();
-    all.push(skill);
-    let rig = Rig::with_tools(Wire::AnthropicMessages, all).await;
+    let rig = Rig::with_tools(Wire::AnthropicMessages, tools()).await;
+    let skill = json!({"name": "baking", "prompt": "Knead for ten minutes."});
+    rig.agent.create_skill(serde_json::from_value(skill).unwrap()).await.unwrap();
     rig.provider.enqueue_all([
-        Reply::new().tool_use("load_skill", json!({"name": "baking"})),
+        Reply::new().tool_use("load_skill", json!({"skill": "baking"})),
         Reply::new().tool_use("dump", json!({"bytes": 50_000})),
         Reply::of_text("Loaded."),
         Reply::of_text("Well."),
@@ -204,27 +203,4 @@ async fn lesson_e06_a_skill_that_was_loaded_survives() {
     rig.say("again").await;
     assert!(String::from_utf8_lossy(&rig.last_request().raw).contains("Knead for ten minutes."));
     rig.provider.take_refusals();
-}
-
-/// A tool that loads a skill.
-struct Skill;
-
-impl Tool for Skill {
-    fn spec(&self) -> ToolSpec {
-        let input_schema = json!({"type": "object", "properties": {"name": {"type": "string"}}});
-        ToolSpec { name: "load_skill".into(), description: "Loads a skill.".into(), input_schema }
-    }
-
-    fn idempotent(&self) -> bool {
-        true
-    }
-
-    fn permission(&self) -> Permission {
-        Permission::Allow
-    }
-
-    fn run(&self, _: Invocation) -> BoxFuture<'_, Result<ToolStep, ToolError>> {
-        let text = "Knead for ten minutes.".into();
-        Box::pin(async { Ok(ToolStep::Done(ToolOutput { text, ..ToolOutput::default() })) })
-    }
 }

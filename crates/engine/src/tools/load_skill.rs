@@ -4,7 +4,6 @@
 use std::fmt::Write as _;
 use std::io;
 use std::io::Read as _;
-use std::sync::Arc;
 
 use futures::future::BoxFuture;
 use serde::Deserialize;
@@ -13,6 +12,7 @@ use serde_json::json;
 use super::{Invocation, Permission, Tool, ToolError, ToolOutput, ToolStep, parse};
 use crate::catalog::SkillSpec;
 use crate::models::ToolSpec;
+use crate::skills::{SCRIPTS, Skill, Skills};
 
 /// The tool's name.
 pub(crate) const NAME: &str = "load_skill";
@@ -22,9 +22,7 @@ const MAX_FILE: u64 = 1024 * 1024;
 const MAX_LISTED: usize = 100;
 
 /// See the module.
-pub(super) struct LoadSkill {
-    skills: Vec<Arc<SkillSpec>>,
-}
+pub(super) struct LoadSkill(pub(super) Skills);
 
 #[derive(Deserialize)]
 struct Input {
@@ -33,43 +31,50 @@ struct Input {
 }
 
 impl LoadSkill {
-    pub(super) fn new(skills: Vec<Arc<SkillSpec>>) -> Self {
-        Self { skills }
-    }
-
     async fn load(&self, invocation: Invocation) -> Result<ToolStep, ToolError> {
         let Input { skill, file } = parse(invocation.input)?;
-        let skill = find(&self.skills, &skill)?;
-        let text = match file {
-            None => whole(skill),
-            Some(file) => {
-                let skill = Arc::clone(skill);
-                let reading = tokio::task::spawn_blocking(move || read(&skill, &file));
-                reading.await.map_err(|error| ToolError(format!("the tool failed: {error}")))??
+        let skills = self.0.clone();
+        let reading = tokio::task::spawn_blocking(move || {
+            let skill = find(&skills, &skill)?;
+            match file {
+                None => Ok(whole(&skill)),
+                Some(file) => read(&skill, &file),
             }
-        };
+        });
+        let text = reading.await.map_err(|error| ToolError(format!("the tool failed: {error}")))??;
         Ok(ToolStep::Done(ToolOutput { text, ..ToolOutput::default() }))
     }
 }
 
-/// The skill called `name`.
-pub(super) fn find<'a>(skills: &'a [Arc<SkillSpec>], name: &str) -> Result<&'a Arc<SkillSpec>, ToolError> {
-    skills.iter().find(|skill| skill.name == name).ok_or_else(|| {
-        let names: Vec<_> = skills.iter().map(|skill| skill.name.as_str()).collect();
-        ToolError(format!("there is no skill called `{name}`; there are: {}", names.join(", ")))
-    })
+/// The skill called `name`. Blocks.
+pub(super) fn find(skills: &Skills, name: &str) -> Result<Skill, ToolError> {
+    let failed = |error: rusqlite::Error| ToolError(format!("skills cannot be read: {error}"));
+    if let Some(skill) = skills.find(name).map_err(failed)? {
+        return Ok(skill);
+    }
+    let all = skills.all().map_err(failed)?;
+    let names: Vec<_> = all.iter().map(|skill| skill.name.as_str()).collect();
+    let there =
+        if names.is_empty() { "there are none".into() } else { format!("there are: {}", names.join(", ")) };
+    Err(ToolError(format!("there is no skill called `{name}`; {there}")))
 }
 
 /// What the model is told of a skill that it loads.
-fn whole(skill: &SkillSpec) -> String {
-    let mut text = skill.body.clone();
-    if !skill.files.is_empty() {
-        // Writing to a `String` cannot fail.
-        let _ = write!(text, "\n\nFiles of this skill, in {}:", skill.folder.display());
-        for file in skill.files.iter().take(MAX_LISTED) {
+fn whole(skill: &Skill) -> String {
+    let mut text = skill.prompt().unwrap_or("This skill is its scripts: run the fitting one.").to_owned();
+    let files = skill.files();
+    if !files.is_empty() {
+        text.push_str("\n\nFiles of this skill");
+        // The user's own have no folder before one of their scripts is run.
+        if let Skill::Platform(skill) = skill {
+            // Writing to a `String` cannot fail.
+            let _ = write!(text, ", in {}", skill.folder.display());
+        }
+        text.push(':');
+        for file in files.iter().take(MAX_LISTED) {
             let _ = write!(text, "\n- {file}");
         }
-        let more = skill.files.len().saturating_sub(MAX_LISTED);
+        let more = files.len().saturating_sub(MAX_LISTED);
         if more > 0 {
             let _ = write!(text, "\n- and {more} more");
         }
@@ -77,17 +82,27 @@ fn whole(skill: &SkillSpec) -> String {
     text
 }
 
-/// The text of one of a skill's files. Only those that were found with it are taken, so no path leads elsewhere.
-fn read(skill: &SkillSpec, file: &str) -> Result<String, ToolError> {
+/// The text of one of a skill's files. Only those that are its own are taken, so no path leads elsewhere. Blocks.
+fn read(skill: &Skill, file: &str) -> Result<String, ToolError> {
     let name = file.strip_prefix("./").unwrap_or(file);
-    if !skill.files.iter().any(|known| known == name) {
-        return Err(ToolError(format!("the skill `{}` has no file `{file}`", skill.name)));
+    let none = || ToolError(format!("the skill `{}` has no file `{file}`", skill.name()));
+    match skill {
+        Skill::Custom(skill) => {
+            let script = name.strip_prefix(SCRIPTS).and_then(|script| skill.definition.scripts.get(script));
+            script.cloned().ok_or_else(none)
+        }
+        Skill::Platform(skill) if skill.files.iter().any(|known| known == name) => read_file(skill, name),
+        Skill::Platform(_) => Err(none()),
     }
+}
+
+/// The text of a file of a skill of the catalog.
+fn read_file(skill: &SkillSpec, file: &str) -> Result<String, ToolError> {
     let failed = |error: io::Error| ToolError(format!("`{file}` cannot be read: {error}"));
     let mut bytes = Vec::new();
-    let opened = std::fs::File::open(skill.folder.join(name)).map_err(failed)?;
+    let opened = std::fs::File::open(skill.folder.join(file)).map_err(failed)?;
     opened.take(MAX_FILE + 1).read_to_end(&mut bytes).map_err(failed)?;
-    let path = skill.folder.join(name);
+    let path = skill.folder.join(file);
     if u64::try_from(bytes.len()).is_ok_and(|len| len > MAX_FILE) {
         return Err(ToolError(format!(
             "`{file}` is over {MAX_FILE} bytes; programs can read it at {}",
@@ -105,9 +120,14 @@ impl Tool for LoadSkill {
             "Loads a skill: how something is done that the user may want. Load the fitting one before \
                            you begin."
                 .to_owned();
-        // Here, for the description of a tool is bounded by vendors.
-        let mut which = "The skill's name. There are:".to_owned();
-        for skill in &self.skills {
+        // Here, for the description of a tool is bounded by vendors. The user's own are told in the conversation: what
+        // stands here stays the same through a task.
+        let mut which =
+            "The skill's name. Notes beside the user's messages tell of skills of the user's own.".to_owned();
+        if !self.0.platform().is_empty() {
+            which.push_str(" There are:");
+        }
+        for skill in self.0.platform() {
             let _ = write!(which, "\n- {}: {}", skill.name, skill.description);
         }
         ToolSpec {

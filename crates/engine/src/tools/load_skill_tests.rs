@@ -1,7 +1,6 @@
 //! Skills, as the model loads them.
 
 use super::*;
-use crate::catalog::Catalog;
 use crate::tools::rig::{Rig, run};
 
 fn tool(rig: &Rig) -> LoadSkill {
@@ -16,7 +15,7 @@ fn tool(rig: &Rig) -> LoadSkill {
     put("forms/references/large.md", "x".repeat(1_048_577).as_bytes());
     put("plain/SKILL.md", b"---\nname: plain\ndescription: Is plain.\n---\nDo that.");
     put("secret.md", b"outside");
-    LoadSkill::new(Catalog::read(&rig.catalog()).skills)
+    LoadSkill(rig.skills())
 }
 
 #[tokio::test]
@@ -62,4 +61,32 @@ async fn what_is_not_there_is_told() {
         assert!(refused.0.contains(why), "{input}: {refused}");
     }
     assert_eq!((tool.permission(), tool.idempotent()), (Permission::Allow, true));
+}
+
+#[tokio::test]
+async fn the_users_own_are_read_when_they_are_wanted() {
+    let rig = Rig::new();
+    let tool = tool(&rig);
+    let before = tool.spec();
+    let none = run(&tool, json!({"skill": "greeting"})).await.unwrap_err();
+    assert!(none.0.contains("there are: forms, plain"), "{none}");
+    rig.create(&tool.0, "greeting", json!({"prompt": "Say hello.", "scripts": {"hello.sh": "echo hello"}}))
+        .await;
+    rig.create(&tool.0, "scripted", json!({"scripts": {"a.sh": "echo a"}})).await;
+    let told = run(&tool, json!({"skill": "greeting"})).await.unwrap();
+    assert_eq!(told, "Say hello.\n\nFiles of this skill:\n- scripts/hello.sh");
+    for file in ["scripts/hello.sh", "./scripts/hello.sh"] {
+        assert_eq!(run(&tool, json!({"skill": "greeting", "file": file})).await, Ok("echo hello".into()));
+    }
+    for file in ["hello.sh", "scripts/none.sh", "SKILL.md", "../plain/SKILL.md"] {
+        let refused = run(&tool, json!({"skill": "greeting", "file": file})).await.unwrap_err();
+        assert!(refused.0.contains("has no file"), "{refused}");
+    }
+    assert!(run(&tool, json!({"skill": "scripted"})).await.unwrap().starts_with("This skill is its scripts"));
+    let none = run(&tool, json!({"skill": "none"})).await.unwrap_err();
+    assert!(none.0.contains("there are: forms, greeting, plain, scripted"), "{none}");
+    // One of the catalog's that came later is in the shade of the user's own.
+    rig.create(&tool.0, "plain", json!({"prompt": "Do it my way."})).await;
+    assert_eq!(run(&tool, json!({"skill": "plain"})).await, Ok("Do it my way.".into()));
+    assert_eq!(tool.spec(), before, "what the model is told of the tool stays as it is");
 }

@@ -2,8 +2,9 @@
 
 use std::os::unix::fs::symlink;
 use std::path::PathBuf;
+use std::sync::Arc;
 
-use contract::CallId;
+use contract::{CallId, SkillName, Timestamp};
 use rustix::fs::{CWD, FileType, Mode};
 use serde_json::Value;
 use tempfile::TempDir;
@@ -11,6 +12,9 @@ use tempfile::TempDir;
 use super::files::Workspace;
 use super::program::Programs;
 use super::{Invocation, Outputs, Tool, ToolError, ToolStep};
+use crate::brain::{Brain, CustomSkill};
+use crate::catalog::Catalog;
+use crate::skills::{Shelf, Skills};
 use crate::testing::{leash, within};
 
 /// See the module.
@@ -41,7 +45,36 @@ impl Rig {
 
     /// What runs programs in the workspace.
     pub(super) fn programs(&self) -> Programs {
-        Programs::new(leash(&self.path(""), &self.catalog()), self.outputs())
+        let readable = [self.catalog(), self.shelf().folder().to_owned()];
+        let readable = readable.each_ref().map(PathBuf::as_path);
+        Programs::new(leash(&self.path(""), &readable), self.outputs())
+    }
+
+    /// The skills of the catalog's folder, and those of a brain that has none.
+    pub(super) fn skills(&self) -> Skills {
+        let catalog = Catalog::read(&self.catalog());
+        assert_eq!(catalog.warnings, [""; 0]);
+        Skills::new(catalog.skills, Brain::open(&self.folder.path().join("brain/brain.sqlite")).unwrap())
+    }
+
+    /// Adds a skill of the user's own.
+    pub(super) async fn create(&self, skills: &Skills, name: &str, definition: Value) {
+        let at = Timestamp::from_unix_ms(0);
+        let definition = serde_json::from_value(definition).unwrap();
+        let name = SkillName::new(name).unwrap();
+        let skill = CustomSkill { name, definition, created_at: at, updated_at: at };
+        within(skills.brain().write(move |rows| rows.create_skill(&skill))).await.unwrap().unwrap();
+    }
+
+    /// Takes a skill of the user's own away.
+    pub(super) async fn delete(&self, skills: &Skills, name: &str) {
+        let name = name.to_owned();
+        assert!(within(skills.brain().write(move |rows| rows.delete_skill(&name))).await.unwrap());
+    }
+
+    /// Where the user's own skills are laid out.
+    pub(super) fn shelf(&self) -> Arc<Shelf> {
+        Arc::new(Shelf::new(&self.folder.path().join("shelf")))
     }
 
     /// Where long output goes: into the workspace.

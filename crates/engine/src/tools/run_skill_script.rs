@@ -16,13 +16,11 @@ use super::command::{TIME, result};
 use super::load_skill::find;
 use super::program::{Programs, Stderr};
 use super::{Invocation, Permission, Tool, ToolError, ToolStep, leave, parse};
-use crate::catalog::SkillSpec;
 use crate::models::ToolSpec;
+use crate::skills::{SCRIPTS, Shelf, Skill, Skills};
 
 /// The tool's name.
-pub(super) const NAME: &str = "run_skill_script";
-/// The folder of a skill's scripts.
-const FOLDER: &str = "scripts/";
+pub(crate) const NAME: &str = "run_skill_script";
 /// The most arguments.
 const MAX_ARGS: usize = 64;
 /// The longest input and the longest arguments together, in bytes.
@@ -33,7 +31,8 @@ const MAX_FIRST_LINE: u64 = 256;
 
 /// See the module.
 pub(super) struct RunSkillScript {
-    skills: Vec<Arc<SkillSpec>>,
+    skills: Skills,
+    shelf: Arc<Shelf>,
     programs: Programs,
     network: bool,
 }
@@ -48,34 +47,51 @@ struct Input {
     input: String,
 }
 
-/// A skill's scripts, by their paths in its folder.
-pub(super) fn scripts(skill: &SkillSpec) -> impl Iterator<Item = &str> {
-    skill.files.iter().map(String::as_str).filter(|file| file.starts_with(FOLDER))
+/// A script that is about to be run.
+struct Script {
+    /// The folder of its skill.
+    folder: PathBuf,
+    /// How it is started.
+    argv: Vec<OsString>,
 }
 
 impl RunSkillScript {
-    pub(super) fn new(skills: Vec<Arc<SkillSpec>>, programs: Programs, network: bool) -> Self {
-        Self { skills, programs, network }
+    pub(super) fn new(skills: Skills, shelf: Arc<Shelf>, programs: Programs, network: bool) -> Self {
+        Self { skills, shelf, programs, network }
     }
 
     async fn run_script(&self, invocation: Invocation) -> Result<ToolStep, ToolError> {
         let Input { skill, script, args, input } = parse(invocation.input)?;
         check(&args, &input)?;
-        let skill = find(&self.skills, &skill)?;
-        let path = skill.folder.join(known(skill, &script)?);
-        let reading = tokio::task::spawn_blocking(move || command_line(&path));
-        let mut argv = reading.await.map_err(|error| ToolError(format!("the tool failed: {error}")))??;
+        let (skills, place) = (self.skills.clone(), Arc::clone(&self.shelf));
+        let laying_out = tokio::task::spawn_blocking(move || laid_out(&skills, &place, &skill, &script));
+        let Script { folder, mut argv } =
+            laying_out.await.map_err(|error| ToolError(format!("the tool failed: {error}")))??;
         argv.extend(args.into_iter().map(OsString::from));
         let command = Command {
             argv,
             folder: PathBuf::from("."),
-            env: vec![("SKILL_DIR".into(), skill.folder.clone().into())],
+            env: vec![("SKILL_DIR".into(), folder.into())],
             network: self.network,
             limits: Limits { time: Some(TIME), ..Limits::default() },
         };
         let ran = self.programs.run(invocation.call_id, command, input.into_bytes(), Stderr::Apart).await?;
         result(ran, TIME)
     }
+}
+
+/// Finds a script of a skill, and lays the skill out as a folder where it is the user's own. Blocks.
+fn laid_out(skills: &Skills, shelf: &Shelf, skill: &str, script: &str) -> Result<Script, ToolError> {
+    let skill = find(skills, skill)?;
+    let script = known(&skill, script)?;
+    let folder = match &skill {
+        Skill::Platform(skill) => skill.folder.clone(),
+        Skill::Custom(skill) => shelf
+            .place(skill)
+            .map_err(|error| ToolError(format!("the skill's scripts cannot be laid out: {error}")))?,
+    };
+    let argv = command_line(&folder.join(script))?;
+    Ok(Script { folder, argv })
 }
 
 fn check(args: &[String], input: &str) -> Result<(), ToolError> {
@@ -94,16 +110,17 @@ fn check(args: &[String], input: &str) -> Result<(), ToolError> {
     Ok(())
 }
 
-/// The path of a script, which the model may name with its folder or without. Only those that were found with the
-/// skill are taken, so no path leads elsewhere.
-fn known<'a>(skill: &'a SkillSpec, script: &str) -> Result<&'a str, ToolError> {
+/// The path of a script, which the model may name with its folder or without. Only those that are the skill's are
+/// taken, so no path leads elsewhere.
+fn known(skill: &Skill, script: &str) -> Result<String, ToolError> {
     let wanted = script.strip_prefix("./").unwrap_or(script);
-    let is_wanted = |file: &&str| *file == wanted || file.strip_prefix(FOLDER) == Some(wanted);
-    scripts(skill).find(is_wanted).ok_or_else(|| {
-        let names: Vec<_> = scripts(skill).take(50).collect();
+    let is_wanted = |file: &&String| *file == wanted || file.strip_prefix(SCRIPTS) == Some(wanted);
+    let scripts = skill.scripts();
+    scripts.iter().find(is_wanted).cloned().ok_or_else(|| {
+        let names: Vec<_> = scripts.iter().take(50).map(String::as_str).collect();
         let there =
             if names.is_empty() { "it has none".into() } else { format!("there are: {}", names.join(", ")) };
-        ToolError(format!("the skill `{}` has no script `{script}`; {there}", skill.name))
+        ToolError(format!("the skill `{}` has no script `{script}`; {there}", skill.name()))
     })
 }
 

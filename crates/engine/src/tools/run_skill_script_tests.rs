@@ -3,7 +3,6 @@
 use insta::assert_snapshot;
 
 use super::*;
-use crate::catalog::Catalog;
 use crate::testing::within;
 use crate::tools::rig::{Rig, gone, run};
 
@@ -14,9 +13,7 @@ fn tool(rig: &Rig, scripts: &[(&str, &str)]) -> RunSkillScript {
     for (name, text) in scripts {
         std::fs::write(folder.join(name), text).unwrap();
     }
-    let catalog = Catalog::read(&rig.catalog());
-    assert_eq!(catalog.warnings, [""; 0]);
-    RunSkillScript::new(catalog.skills, rig.programs(), false)
+    RunSkillScript::new(rig.skills(), rig.shelf(), rig.programs(), false)
 }
 
 async fn runs(tool: &RunSkillScript, input: Value) -> Result<String, ToolError> {
@@ -136,4 +133,33 @@ fn a_person_sees_what_is_run() {
     one\u{1b}
     "#);
     assert_eq!((tool.permission(), tool.idempotent()), (Permission::Ask, false));
+}
+
+#[tokio::test]
+async fn a_script_of_the_users_own_is_run_as_it_is_now_and_changes_nothing() {
+    let rig = Rig::new();
+    let tool = tool(&rig, &[]);
+    let script = "echo \"one $1\"; cat \"$SKILL_DIR/SKILL.md\" | head -2; cat; \
+                  echo forged > \"$0\" || echo kept; touch \"$SKILL_DIR/more\" || echo kept";
+    rig.create(&tool.skills, "own", json!({"scripts": {"run.sh": script, "data": "x"}})).await;
+    let input = json!({"skill": "own", "script": "run.sh", "args": ["a b"], "input": "given\n"});
+    let told = runs(&tool, input).await.unwrap();
+    assert!(told.starts_with("one a b\n---\nname: own\ngiven\n"), "{told}");
+    if crate::testing::can_confine() {
+        assert!(told.contains("kept\nkept\n"), "{told}");
+    }
+    for (script, why) in [
+        ("../own/scripts/run.sh", "there are: scripts/data, scripts/run.sh"),
+        ("SKILL.md", "there are: "),
+        ("data", "how to run"),
+    ] {
+        let refused = runs(&tool, json!({"skill": "own", "script": script})).await.unwrap_err();
+        assert!(refused.0.contains(why), "{refused}");
+    }
+    rig.delete(&tool.skills, "own").await;
+    rig.create(&tool.skills, "own", json!({"scripts": {"run.sh": "#!/bin/sh\necho two"}})).await;
+    assert_eq!(runs(&tool, json!({"skill": "own", "script": "scripts/run.sh"})).await, Ok("two\n".into()));
+    rig.delete(&tool.skills, "own").await;
+    let gone = runs(&tool, json!({"skill": "own", "script": "run.sh"})).await.unwrap_err();
+    assert!(gone.0.contains("there is no skill"), "{gone}");
 }

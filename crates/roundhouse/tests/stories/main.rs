@@ -68,6 +68,7 @@ mod rpc;
 mod secrets;
 mod secrets_orchestrator;
 mod sigterm;
+mod skills;
 mod standby;
 mod steer;
 mod supervision;

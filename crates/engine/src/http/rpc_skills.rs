@@ -1,0 +1,25 @@
+//! `skill.<name>` of `/rpc`: skills, run without a turn.
+
+use contract::rpc::{RpcMethod, RpcOutcome, ToolOutput};
+use serde_json::{Map, Value};
+use service::http::ApiError;
+
+use super::Shared;
+
+/// What stands before a skill's name.
+const PREFIX: &str = "skill.";
+
+pub(super) async fn call(
+    shared: &Shared,
+    skill: &str,
+    params: Map<String, Value>,
+) -> Result<RpcOutcome, ApiError> {
+    let output = shared.agent.run_skill(skill, params).await?;
+    Ok(RpcOutcome::Tool(ToolOutput { output }))
+}
+
+/// The methods there are.
+pub(super) async fn methods(shared: &Shared) -> Result<impl Iterator<Item = RpcMethod>, ApiError> {
+    let skills = shared.agent.skill_methods().await?;
+    Ok(skills.into_iter().map(|(name, params)| RpcMethod { method: format!("{PREFIX}{name}"), params }))
+}

@@ -1,0 +1,159 @@
+//! `/skills`: what the agent can learn to do.
+
+use std::collections::BTreeMap;
+
+use axum::extract::State as Extract;
+use axum::http::header::{CONTENT_DISPOSITION, CONTENT_TYPE};
+use axum::response::IntoResponse;
+use axum::routing::{MethodRouter, get};
+use contract::ErrorBody;
+use contract::engine::{Deleted, DeletedStatus};
+use contract::skills::{CreateSkill, Skill, SkillList, UpdateSkill};
+use service::http::{ApiError, Json, Path};
+
+use super::State;
+use super::auth::Authenticated;
+
+/// The path at which skills are created.
+pub(super) const CREATE: &str = "/skills/create";
+
+/// What a path says of a skill: its name.
+pub(super) type Named = Path<BTreeMap<String, String>>;
+
+/// The skill that a path names. The router knows [`CREATE`] as a path of its own, which has no name in it: for any
+/// method but POST it means the skill that is called so.
+fn name(Path(mut path): Named) -> String {
+    path.remove("name").unwrap_or_else(|| "create".to_owned())
+}
+
+/// What can be done with a skill that is called `create`.
+pub(super) fn called_create() -> MethodRouter<State> {
+    get(read).put(update).delete(delete)
+}
+
+/// Lists the skills of the platform and the user's own, by their names in order.
+#[utoipa::path(
+    get, path = "/skills", security(("engine_key" = [])),
+    responses(
+        (status = 200, body = SkillList),
+        (status = 401, body = ErrorBody, description = "INVALID_ENGINE_KEY"),
+        (status = 500, body = ErrorBody, description = "INTERNAL_ERROR"),
+    ),
+)]
+pub(super) async fn list(
+    _: Authenticated,
+    Extract(State(shared)): Extract<State>,
+) -> Result<axum::Json<SkillList>, ApiError> {
+    Ok(axum::Json(shared.agent.skills().await?))
+}
+
+/// Reads a whole skill.
+#[utoipa::path(
+    get, path = "/skills/{name}", params(("name" = String, Path, description = "The skill")),
+    security(("engine_key" = [])),
+    responses(
+        (status = 200, body = Skill),
+        (status = 401, body = ErrorBody, description = "INVALID_ENGINE_KEY"),
+        (status = 404, body = ErrorBody, description = "SKILL_NOT_FOUND"),
+        (status = 500, body = ErrorBody, description = "INTERNAL_ERROR"),
+    ),
+)]
+pub(super) async fn read(
+    _: Authenticated,
+    Extract(State(shared)): Extract<State>,
+    path: Named,
+) -> Result<axum::Json<Skill>, ApiError> {
+    Ok(axum::Json(shared.agent.skill(&name(path)).await?))
+}
+
+/// Creates a skill of the user's own.
+#[utoipa::path(
+    post, path = "/skills/create", request_body = CreateSkill, security(("engine_key" = [])),
+    responses(
+        (status = 200, body = Skill),
+        (status = 400, body = ErrorBody, description = "INVALID_REQUEST"),
+        (status = 401, body = ErrorBody, description = "INVALID_ENGINE_KEY"),
+        (status = 409, body = ErrorBody, description = "SKILL_EXISTS"),
+        (status = 413, body = ErrorBody, description = "PAYLOAD_TOO_LARGE"),
+        (status = 500, body = ErrorBody, description = "INTERNAL_ERROR"),
+    ),
+)]
+pub(super) async fn create(
+    _: Authenticated,
+    Extract(State(shared)): Extract<State>,
+    Json(request): Json<CreateSkill>,
+) -> Result<axum::Json<Skill>, ApiError> {
+    Ok(axum::Json(shared.agent.create_skill(request).await?))
+}
+
+/// Changes a skill of the user's own.
+#[utoipa::path(
+    put, path = "/skills/{name}", params(("name" = String, Path, description = "The skill")),
+    request_body = UpdateSkill, security(("engine_key" = [])),
+    responses(
+        (status = 200, body = Skill),
+        (status = 400, body = ErrorBody, description = "INVALID_REQUEST"),
+        (status = 401, body = ErrorBody, description = "INVALID_ENGINE_KEY"),
+        (status = 403, body = ErrorBody, description = "PLATFORM_SKILL"),
+        (status = 404, body = ErrorBody, description = "SKILL_NOT_FOUND"),
+        (status = 413, body = ErrorBody, description = "PAYLOAD_TOO_LARGE"),
+        (status = 500, body = ErrorBody, description = "INTERNAL_ERROR"),
+    ),
+)]
+pub(super) async fn update(
+    _: Authenticated,
+    Extract(State(shared)): Extract<State>,
+    path: Named,
+    Json(request): Json<UpdateSkill>,
+) -> Result<axum::Json<Skill>, ApiError> {
+    Ok(axum::Json(shared.agent.update_skill(&name(path), request).await?))
+}
+
+/// Deletes a skill of the user's own.
+#[utoipa::path(
+    delete, path = "/skills/{name}", params(("name" = String, Path, description = "The skill")),
+    security(("engine_key" = [])),
+    responses(
+        (status = 200, body = Deleted),
+        (status = 401, body = ErrorBody, description = "INVALID_ENGINE_KEY"),
+        (status = 403, body = ErrorBody, description = "PLATFORM_SKILL"),
+        (status = 404, body = ErrorBody, description = "SKILL_NOT_FOUND"),
+        (status = 500, body = ErrorBody, description = "INTERNAL_ERROR"),
+    ),
+)]
+pub(super) async fn delete(
+    _: Authenticated,
+    Extract(State(shared)): Extract<State>,
+    path: Named,
+) -> Result<axum::Json<Deleted>, ApiError> {
+    shared.agent.delete_skill(&name(path)).await?;
+    Ok(axum::Json(Deleted { status: DeletedStatus::Deleted }))
+}
+
+/// A skill's folder in a tar archive, as the OpenAPI document tells of it.
+#[derive(utoipa::ToSchema)]
+#[schema(value_type = String, format = Binary)]
+struct Archive(#[expect(dead_code, reason = "only its schema is used")] Vec<u8>);
+
+/// Exports a skill as a folder of the open Agent Skills format, in a tar archive.
+#[utoipa::path(
+    get, path = "/skills/{name}/export", params(("name" = String, Path, description = "The skill")),
+    security(("engine_key" = [])),
+    responses(
+        (status = 200, body = inline(Archive), content_type = "application/x-tar", description = "A tar archive"),
+        (status = 400, body = ErrorBody, description = "INVALID_REQUEST: its files are too large"),
+        (status = 401, body = ErrorBody, description = "INVALID_ENGINE_KEY"),
+        (status = 404, body = ErrorBody, description = "SKILL_NOT_FOUND"),
+        (status = 500, body = ErrorBody, description = "INTERNAL_ERROR"),
+    ),
+)]
+pub(super) async fn export(
+    _: Authenticated,
+    Extract(State(shared)): Extract<State>,
+    path: Named,
+) -> Result<impl IntoResponse, ApiError> {
+    let name = name(path);
+    let archive = shared.agent.export_skill(&name).await?;
+    let disposition = format!("attachment; filename=\"{name}.tar\"");
+    Ok(([(CONTENT_TYPE, "application/x-tar".to_owned()), (CONTENT_DISPOSITION, disposition)], archive))
+}

@@ -1,0 +1,145 @@
+//! `/skills`, and `skill.<name>` of `/rpc`, where the real model is not needed.
+
+use pretty_assertions::assert_eq;
+use reqwest::Response;
+use serde_json::{Value, json};
+use strict_provider::{Fault, Refusal, Reply};
+
+use super::app::{App, KEY, refusal};
+use super::rpc_tests::{call_with, flat, result};
+use crate::testing::within;
+
+async fn ask(app: &App, method: &str, path: &str, body: Value) -> Response {
+    within(app.request(method, path).json(&body).send()).await.unwrap()
+}
+
+async fn create(app: &App, skill: Value) {
+    assert_eq!(ask(app, "POST", "/skills/create", skill).await.status(), 200);
+}
+
+fn run(skill: &str, params: &Value) -> Value {
+    json!({"method": format!("skill.{skill}"), "params": params})
+}
+
+#[tokio::test]
+async fn a_skill_is_run_in_one_call_of_a_model() {
+    let app = App::start().await;
+    create(&app, json!({"name": "rhyme", "prompt": "Rhyme on what you are given."})).await;
+    for (params, told) in [
+        (json!({"input": "a cat"}), "a cat".to_owned()),
+        (json!({}), "Go ahead.".to_owned()),
+        (json!({"input": " "}), "Go ahead.".to_owned()),
+        (json!({"animal": "cat", "lines": 2}), r#"{"animal":"cat","lines":2}"#.to_owned()),
+        (json!({"input": ["cat"]}), r#"{"input":["cat"]}"#.to_owned()),
+    ] {
+        app.provider.clear_requests();
+        app.provider.enqueue(Reply::of_text("Sat on a mat."));
+        let outcome = result(&app, KEY, run("rhyme", &params)).await;
+        assert_eq!(outcome, json!({"output": "Sat on a mat."}));
+        let [request] = app.provider.requests().try_into().unwrap();
+        assert!(
+            request.body["system"].to_string().contains("Rhyme on what you are given."),
+            "{}",
+            request.body
+        );
+        assert_eq!(request.body.get("tools"), None);
+        let messages = request.body["messages"].as_array().unwrap();
+        assert_eq!(messages.len(), 1);
+        let said = &messages[0]["content"];
+        let said = said.as_str().unwrap_or_else(|| said[0]["text"].as_str().unwrap());
+        assert_eq!(said, told);
+    }
+    // It is billed like any other call.
+    let quota = result(&app, KEY, json!({"subsystem": "telemetry", "op": "quota_state"})).await;
+    assert_eq!(quota["spent"][0]["calls"], 5, "{quota}");
+    app.stop().await;
+}
+
+#[tokio::test]
+async fn a_call_that_fails_is_tried_again_and_then_told() {
+    let app = App::start().await;
+    create(&app, json!({"name": "rhyme", "prompt": "Rhyme."})).await;
+    app.provider.enqueue_all([Reply::of_fault(Fault::refuse(Refusal::Overloaded)), Reply::of_text("Well.")]);
+    assert_eq!(result(&app, KEY, run("rhyme", &json!({}))).await, json!({"output": "Well."}));
+    app.provider.enqueue(Reply::of_fault(Fault::refuse(Refusal::PromptTooLong)));
+    let answer = call_with(&app, KEY, run("rhyme", &json!({})).to_string()).await;
+    flat(answer, 400, "TOOL_FAILED").await;
+    app.provider.take_refusals();
+    app.stop().await;
+}
+
+#[tokio::test]
+async fn the_methods_say_what_skills_take() {
+    let app = App::start().await;
+    create(&app, json!({"name": "rhyme", "prompt": "Rhyme."})).await;
+    create(&app, json!({"name": "count", "scripts": {"count.sh": "wc -w"}})).await;
+    let methods = result(&app, KEY, json!({"method": "rpc.methods", "params": {}})).await;
+    let params = |name: &str| {
+        let methods = methods["methods"].as_array().unwrap();
+        methods.iter().find(|method| method["method"] == name).unwrap()["params"].clone()
+    };
+    let text = json!({"type": "string"});
+    assert_eq!(
+        params("skill.rhyme"),
+        json!({"type": "object", "properties": {"input": text}, "required": []})
+    );
+    assert_eq!(
+        params("skill.count"),
+        json!({
+            "type": "object",
+            "properties": {
+                "input": text,
+                "script": {"type": "string", "enum": ["scripts/count.sh"]},
+                "args": {"type": "array", "items": text},
+            },
+            "required": ["script"],
+        })
+    );
+    for (skill, params, status, code, named) in [
+        ("none", json!({}), 404, "METHOD_NOT_FOUND", "`none`"),
+        ("../count", json!({}), 404, "METHOD_NOT_FOUND", "rpc.methods"),
+        ("count", json!({}), 400, "INVALID_REQUEST", "scripts/count.sh"),
+        ("count", json!({"input": "a"}), 400, "INVALID_REQUEST", "`params.script`"),
+        ("count", json!({"script": 7}), 400, "INVALID_REQUEST", "`params`"),
+        ("count", json!({"script": null}), 400, "INVALID_REQUEST", "`params.script`"),
+        ("count", json!({"script": "count.sh", "args": "a"}), 400, "INVALID_REQUEST", "`params`"),
+        // Nothing runs programs here.
+        ("count", json!({"script": "count.sh"}), 400, "TOOL_FAILED", "cannot"),
+        ("rhyme", json!({"input": "x".repeat(1_048_577)}), 400, "INVALID_REQUEST", "`params`"),
+    ] {
+        let answer = call_with(&app, KEY, run(skill, &params).to_string()).await;
+        let message = flat(answer, status, code).await;
+        assert!(message.contains(named), "{skill} {params}: {message}");
+    }
+    assert_eq!(app.provider.requests().len(), 0);
+    app.stop().await;
+}
+
+#[tokio::test]
+async fn there_are_so_many_skills_and_no_more() {
+    let app = App::start().await;
+    for number in 0..256 {
+        create(&app, json!({"name": format!("skill-{number}"), "prompt": "Do."})).await;
+    }
+    let more = json!({"name": "more", "prompt": "Do."});
+    let message =
+        refusal(ask(&app, "POST", "/skills/create", more.clone()).await, 400, "INVALID_REQUEST").await;
+    assert!(message.contains("256"), "{message}");
+    assert_eq!(ask(&app, "DELETE", "/skills/skill-7", json!({})).await.status(), 200);
+    create(&app, more).await;
+    app.stop().await;
+}
+
+#[tokio::test]
+async fn a_lost_race_is_a_name_that_is_taken() {
+    let app = App::start().await;
+    let skill = |prompt: &str| json!({"name": "same", "prompt": prompt});
+    let (one, other) = tokio::join!(
+        ask(&app, "POST", "/skills/create", skill("One.")),
+        ask(&app, "POST", "/skills/create", skill("Other."))
+    );
+    let mut statuses = [one.status().as_u16(), other.status().as_u16()];
+    statuses.sort_unstable();
+    assert_eq!(statuses, [200, 409]);
+    app.stop().await;
+}

@@ -1,0 +1,455 @@
+//! Story 43: skills, those of the platform and the user's own.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::Command;
+
+use reqwest::Method;
+use serde_json::{Value, json};
+use strict_provider::Reply;
+
+use crate::support::http::{ask, client, segment};
+use crate::support::programs::{call, done, results};
+use crate::support::{Answer, Engine, LoneEngine, Rig, assert_fields, in_time, skip};
+
+/// A skill in a list.
+const SUMMARY: &str = "name:text description:text|null category:text|null capabilities:array source:text";
+/// A whole skill.
+const SKILL: &str = "name:text description:text|null category:text|null prompt:text|null capabilities:array \
+                     scripts:object source:text created_at:time updated_at:time";
+
+const PLATFORM: &str = "---
+name: counting
+description: Counts words. Use it whenever somebody wants words counted.
+metadata:
+  category: text
+  capabilities: words, numbers
+---
+
+Run `scripts/count.sh` with the words as its input.
+";
+
+fn with_platform(place: LoneEngine) -> LoneEngine {
+    place
+        .with_file("skills/counting/SKILL.md", PLATFORM)
+        .with_file("skills/counting/references/why.md", "Because.")
+        .with_file("skills/counting/scripts/count.sh", "wc -w")
+}
+
+impl Engine {
+    async fn create_skill(&self, skill: Value) -> Value {
+        self.post("/skills/create", &skill).await.ok(SKILL)
+    }
+
+    async fn put_skill(&self, name: &str, update: Value) -> Answer {
+        ask(self.request(Method::PUT, &format!("/skills/{}", segment(name))).json(&update)).await
+    }
+
+    async fn skills(&self) -> Vec<Value> {
+        let list = self.get("/skills").await.ok("skills:array");
+        let skills = list["skills"].as_array().unwrap().clone();
+        for skill in &skills {
+            assert_fields(skill, SUMMARY);
+        }
+        skills
+    }
+
+    async fn run_skill(&self, name: &str, params: Value) -> Answer {
+        self.post("/rpc", &json!({"method": format!("skill.{name}"), "params": params})).await
+    }
+}
+
+fn baking() -> Value {
+    json!({
+        "name": "baking", "description": "Bakes bread.", "category": "kitchen", "prompt": "Knead, wait, bake.",
+        "capabilities": ["bread", "cake"], "scripts": {"weigh.sh": "wc -c"},
+    })
+}
+
+#[tokio::test]
+async fn a_skill_is_created_read_changed_and_deleted() {
+    let place = LoneEngine::new();
+    let (_program, engine) = place.start().await;
+    assert_eq!(engine.skills().await, [json!(null); 0]);
+    let created = engine.create_skill(baking()).await;
+    for (field, value) in baking().as_object().unwrap() {
+        assert_eq!(&created[field], value);
+    }
+    assert_eq!((&created["source"], &created["created_at"]), (&json!("custom"), &created["updated_at"]));
+    assert_eq!(engine.get("/skills/baking").await.ok(SKILL), created);
+    let mut summary = created.clone();
+    summary.as_object_mut().unwrap().retain(|field, _| SUMMARY.contains(&format!("{field}:")));
+    assert_eq!(engine.skills().await, [summary]);
+
+    let changed =
+        engine.put_skill("baking", json!({"description": "Bakes cakes.", "capabilities": []})).await;
+    let changed = changed.ok(SKILL);
+    let mut expected = created.clone();
+    for (field, value) in [
+        ("description", json!("Bakes cakes.")),
+        ("capabilities", json!([])),
+        ("updated_at", changed["updated_at"].clone()),
+    ] {
+        expected[field] = value;
+    }
+    assert_eq!(changed, expected);
+    assert!(changed["updated_at"].as_str() >= created["updated_at"].as_str());
+    // Null is what is left out, its own name is no other, and an empty text empties.
+    let again =
+        engine.put_skill("baking", json!({"name": "baking", "prompt": null, "category": ""})).await.ok(SKILL);
+    assert_eq!((&again["prompt"], &again["category"]), (&json!("Knead, wait, bake."), &json!(null)));
+    assert_eq!(engine.get("/skills/baking").await.ok(SKILL), again);
+    let kept = engine.put_skill("baking", json!({})).await.ok(SKILL);
+    assert_eq!(kept["scripts"], json!({"weigh.sh": "wc -c"}));
+
+    assert_eq!(engine.delete("/skills/baking").await.ok("status:text"), json!({"status": "deleted"}));
+    for method in [Method::GET, Method::DELETE, Method::PUT] {
+        let request = engine.request(method, "/skills/baking").json(&json!({}));
+        ask(request).await.refused(404, "SKILL_NOT_FOUND");
+    }
+    engine.get("/skills/baking/export").await.refused(404, "SKILL_NOT_FOUND");
+    engine.create_skill(json!({"name": "baking", "scripts": {"a": "b"}})).await;
+}
+
+#[tokio::test]
+async fn what_is_no_skill_is_refused_and_named() {
+    let place = LoneEngine::new();
+    let (_program, engine) = place.start().await;
+    engine.create_skill(json!({"name": "there", "prompt": "Do."})).await;
+    let words = |number: usize, length: usize| json!(vec!["x".repeat(length); number]);
+    let scripts = |number: usize, length: usize| {
+        let scripts: BTreeMap<String, String> =
+            (0..number).map(|number| (number.to_string(), "x".repeat(length))).collect();
+        json!(scripts)
+    };
+    let script = |name: &str| json!({name: "echo"});
+    let fields = [
+        ("description", json!(7)),
+        ("description", json!("x".repeat(1_025))),
+        ("description", json!("a\u{1b}[2J")),
+        ("category", json!([])),
+        ("category", json!("x".repeat(129))),
+        ("category", json!("a\nb")),
+        ("prompt", json!({})),
+        ("prompt", json!("x".repeat(256 * 1024 + 1))),
+        ("prompt", json!("a\0b")),
+        ("capabilities", json!("bread")),
+        ("capabilities", json!([7])),
+        ("capabilities", json!([""])),
+        ("capabilities", words(33, 1)),
+        ("capabilities", words(1, 129)),
+        ("scripts", json!([])),
+        ("scripts", json!({"a.sh": 7})),
+        ("scripts", script("")),
+        ("scripts", script(".")),
+        ("scripts", script("..")),
+        ("scripts", script("../a.sh")),
+        ("scripts", script("a/b.sh")),
+        ("scripts", script("/a.sh")),
+        ("scripts", script("a\\b.sh")),
+        ("scripts", script("a\0.sh")),
+        ("scripts", script("a\n.sh")),
+        ("scripts", script(&"x".repeat(129))),
+        ("scripts", scripts(65, 1)),
+        ("scripts", scripts(2, 512 * 1024 + 1)),
+    ];
+    for (field, value) in fields {
+        let mut skill = json!({"name": "new", "prompt": "Do."});
+        skill[field] = value.clone();
+        let created = engine.post("/skills/create", &skill).await;
+        let told = value.to_string().chars().take(60).collect::<String>();
+        assert!(created.refused(400, "INVALID_REQUEST").contains(field), "{field} {told}");
+        let changed = engine.put_skill("there", json!({field: value})).await;
+        assert!(changed.refused(400, "INVALID_REQUEST").contains(field), "{field} {told}");
+    }
+    for nothing in [
+        json!({"name": "new"}),
+        json!({"name": "new", "prompt": "  "}),
+        json!({"name": "new", "prompt": null, "scripts": {}}),
+        json!({"name": "new", "description": "Is for nothing."}),
+    ] {
+        let refused = engine.post("/skills/create", &nothing).await;
+        assert!(refused.refused(400, "INVALID_REQUEST").contains("prompt"), "{nothing}");
+    }
+    let emptied = engine.put_skill("there", json!({"prompt": ""})).await;
+    assert!(emptied.refused(400, "INVALID_REQUEST").contains("prompt"));
+    engine.put_skill("there", json!({"prompt": "", "scripts": {"a.sh": "echo"}})).await.ok(SKILL);
+    engine.put_skill("there", json!({"scripts": {}})).await.refused(400, "INVALID_REQUEST");
+    for other in ["other", "There", "", "new"] {
+        let renamed = engine.put_skill("there", json!({"name": other})).await;
+        assert!(renamed.refused(400, "INVALID_REQUEST").contains("name"), "{other}");
+    }
+    engine.put_skill("there", json!({"name": 7})).await.refused(400, "INVALID_REQUEST");
+    assert_eq!(engine.skills().await.len(), 1, "nothing of it was kept");
+}
+
+#[tokio::test]
+async fn a_name_is_of_its_form() {
+    let place = LoneEngine::new();
+    let (_program, engine) = place.start().await;
+    let long = "x".repeat(64);
+    for good in ["a", "0", "a-b-c", "create", &long] {
+        engine.create_skill(json!({"name": good, "prompt": "Do."})).await;
+        assert_eq!(engine.get(&format!("/skills/{good}")).await.ok(SKILL)["name"], good);
+        engine
+            .post("/skills/create", &json!({"name": good, "prompt": "Do."}))
+            .await
+            .refused(409, "SKILL_EXISTS");
+    }
+    let longer = "x".repeat(65);
+    for bad in ["", "-", "a-", "-a", "a--b", "A", "a_b", "a b", "a/b", "..", "a\n", "ä", "a.md", &longer] {
+        let refused = engine.post("/skills/create", &json!({"name": bad, "prompt": "Do."})).await;
+        assert!(refused.refused(400, "INVALID_REQUEST").contains("name"), "{bad:?}");
+        // Of these a client makes another path.
+        if !["", ".."].contains(&bad) {
+            engine.get(&format!("/skills/{}", segment(bad))).await.refused(404, "SKILL_NOT_FOUND");
+        }
+    }
+    for none in [
+        json!({"prompt": "Do."}),
+        json!({"name": null, "prompt": "Do."}),
+        json!({"name": 7, "prompt": "Do."}),
+    ] {
+        let refused = engine.post("/skills/create", &none).await;
+        assert!(refused.refused(400, "INVALID_REQUEST").contains("name"), "{none}");
+    }
+    // `create` is an ordinary name.
+    engine.put_skill("create", json!({"prompt": "Do it well."})).await.ok(SKILL);
+    assert_eq!(engine.get("/skills/create").await.ok(SKILL)["prompt"], "Do it well.");
+    assert_eq!(exported(&engine, "create").await.0, 200);
+    engine.delete("/skills/create").await.ok("status:text");
+    engine.get("/skills/create").await.refused(404, "SKILL_NOT_FOUND");
+    let answer = ask(engine.request(Method::PATCH, "/skills/create")).await;
+    answer.refused(405, "METHOD_NOT_ALLOWED");
+    let without = client().post(format!("{}/skills/create", engine.url)).json(&json!({"name": "b"}));
+    ask(without).await.refused(401, "INVALID_ENGINE_KEY");
+}
+
+#[tokio::test]
+async fn a_skill_of_the_platform_is_shown_and_stays_as_it_is() {
+    let rig = Rig::of("anthropic", [], with_platform).await;
+    let engine = &rig.engine;
+    let skill = engine.get("/skills/counting").await.ok(SKILL);
+    for (field, value) in [
+        ("description", json!("Counts words. Use it whenever somebody wants words counted.")),
+        ("category", json!("text")),
+        ("prompt", json!("Run `scripts/count.sh` with the words as its input.")),
+        ("capabilities", json!(["words", "numbers"])),
+        ("scripts", json!({"count.sh": "wc -w"})),
+        ("source", json!("platform")),
+    ] {
+        assert_eq!(skill[field], value, "{field}");
+    }
+    engine.create_skill(baking()).await;
+    let listed = engine.skills().await;
+    let listed: Vec<_> = listed.iter().map(|skill| (&skill["name"], &skill["source"])).collect();
+    assert_eq!(listed, [(&json!("baking"), &json!("custom")), (&json!("counting"), &json!("platform"))]);
+    for update in [json!({}), json!({"prompt": "Do."}), json!({"name": "other"}), json!({"prompt": ""})] {
+        engine.put_skill("counting", update).await.refused(403, "PLATFORM_SKILL");
+    }
+    engine.delete("/skills/counting").await.refused(403, "PLATFORM_SKILL");
+    let taken = json!({"name": "counting", "prompt": "Do."});
+    engine.post("/skills/create", &taken).await.refused(409, "SKILL_EXISTS");
+    assert_eq!(engine.get("/skills/counting").await.ok(SKILL), skill);
+
+    // One that comes later does not take the user's own away.
+    let Rig { provider, place, program, .. } = rig;
+    program.end(rustix::process::Signal::TERM).await.well();
+    let later = PLATFORM.replace("counting", "baking");
+    let place = place.with_file("skills/baking/SKILL.md", &later);
+    let (_program, engine) = place.start().await;
+    assert_eq!(engine.get("/skills/baking").await.ok(SKILL)["source"], "custom");
+    assert_eq!(engine.skills().await.len(), 2);
+    engine.put_skill("baking", json!({"prompt": "Mine."})).await.ok(SKILL);
+    engine.delete("/skills/baking").await.ok("status:text");
+    assert_eq!(engine.get("/skills/baking").await.ok(SKILL)["source"], "platform");
+    provider.assert_no_refusals();
+}
+
+#[tokio::test]
+async fn what_was_answered_outlives_a_kill() {
+    let mut rig = Rig::new([]).await;
+    let mut made = Vec::new();
+    for number in 0..3 {
+        let name = format!("skill-{number}");
+        made.push(rig.engine.create_skill(json!({"name": name, "prompt": "Do."})).await);
+        rig = rig.kill_and_start().await;
+        for skill in &made {
+            let name = skill["name"].as_str().unwrap();
+            assert_eq!(&rig.engine.get(&format!("/skills/{name}")).await.ok(SKILL), skill);
+        }
+    }
+    rig.engine.delete("/skills/skill-0").await.ok("status:text");
+    let changed = rig.engine.put_skill("skill-1", json!({"prompt": "Do better."})).await.ok(SKILL);
+    let rig = rig.kill_and_start().await;
+    assert_eq!(rig.engine.get("/skills/skill-1").await.ok(SKILL), changed);
+    assert_eq!(rig.engine.skills().await.len(), 2);
+}
+
+#[tokio::test]
+async fn a_kill_before_the_answer_leaves_a_whole_skill_or_none() {
+    let rig = Rig::new([]).await;
+    let script = "echo ".repeat(20_000);
+    let creations = (0..40).map(|number| {
+        let skill = json!({"name": format!("skill-{number}"), "prompt": "Do.", "scripts": {"a.sh": script}});
+        let request = rig.engine.request(Method::POST, "/skills/create").json(&skill);
+        tokio::spawn(async move {
+            let answer = request.send().await.ok()?;
+            answer.bytes().await.ok().map(|_| format!("skill-{number}"))
+        })
+    });
+    let mut creations: Vec<_> = creations.collect();
+    let first = in_time("the first answer", creations.remove(0)).await.unwrap();
+    let rig = rig.kill_and_start().await;
+    let mut answered: Vec<String> = first.into_iter().collect();
+    for creation in creations {
+        answered.extend(in_time("an answer or none", creation).await.unwrap());
+    }
+    assert!(!answered.is_empty());
+    let listed: Vec<String> =
+        rig.engine.skills().await.iter().map(|skill| skill["name"].as_str().unwrap().to_owned()).collect();
+    for name in &answered {
+        assert!(listed.contains(name), "{name} was answered and is gone: {listed:?}");
+    }
+    for name in listed {
+        assert_eq!(
+            rig.engine.get(&format!("/skills/{name}")).await.ok(SKILL)["scripts"],
+            json!({"a.sh": script})
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_skill_that_is_made_in_the_middle_of_a_task_is_told_loaded_and_run() {
+    let rig = Rig::of("anthropic", [done()], |place| with_platform(place.allowing_all())).await;
+    rig.engine.tell("task", "Hello!").await;
+    let skill = json!({
+        "name": "greeting", "description": "Greets people.", "prompt": "Run scripts/greet.sh with the name.",
+        "scripts": {"greet.sh": "echo \"Hello, $1!\"; basename \"$SKILL_DIR\"; ls \"$SKILL_DIR\""},
+    });
+    rig.engine.create_skill(skill).await;
+    let script = json!({"skill": "greeting", "script": "greet.sh", "args": ["Ada"]});
+    rig.provider.enqueue_all([
+        call("load_skill", json!({"skill": "greeting"})),
+        call("run_skill_script", script.clone()),
+        done(),
+    ]);
+    let events = rig.engine.tell("task", "Greet Ada.").await;
+    let [loaded, ran] = results(&events).try_into().unwrap();
+    assert!(loaded.unwrap().contains("Run scripts/greet.sh"), "{loaded:?}");
+    assert_eq!(ran, Ok("Hello, Ada!\ngreeting\nSKILL.md\nscripts\n"));
+    rig.told().has(&["- greeting: Greets people.", "Greet Ada.", "Run scripts/greet.sh", "Hello, Ada!"]);
+    let requests = rig.provider.requests();
+    let tools: Vec<_> = requests.iter().map(|request| request.body["tools"].to_string()).collect();
+    assert!(tools.iter().all(|told| *told == tools[0]), "the prompt keeps its beginning");
+    assert!(tools[0].contains("counting") && !tools[0].contains("greeting"));
+
+    // It is run as it is now, also after a kill.
+    rig.engine.put_skill("greeting", json!({"scripts": {"greet.sh": "echo Welcome."}})).await.ok(SKILL);
+    let rig = rig.kill_and_start().await;
+    rig.provider.enqueue_all([call("run_skill_script", script.clone()), done()]);
+    assert_eq!(results(&rig.engine.tell("task", "Again.").await), [Ok("Welcome.\n")]);
+    rig.engine.delete("/skills/greeting").await.ok("status:text");
+    rig.provider.enqueue_all([call("run_skill_script", script), done()]);
+    let events = rig.engine.tell("task", "Again.").await;
+    assert!(results(&events)[0].unwrap_err().contains("there is no skill called `greeting`"));
+    rig.told().has(&["- greeting: Greets people.", "no skills of their own any more"]);
+    let shelf = rig.place.home.path().join("skills");
+    assert_eq!(std::fs::read_dir(shelf).unwrap().count(), 0, "its folder is gone with it");
+}
+
+#[tokio::test]
+async fn scripts_of_the_users_own_are_confined() {
+    let escapes = "
+        cat \"$BRAIN\" > /dev/null && echo read the brain
+        echo forged >> \"$0\" && echo changed itself
+        touch \"$SKILL_DIR/../other\" && echo made a neighbour
+        touch here && cat \"$SKILL_DIR/SKILL.md\" | head -1
+        (exec 3<>/dev/tcp/127.0.0.1/1) 2>/dev/null
+        true";
+    let rig = Rig::of("anthropic", [], LoneEngine::allowing_all).await;
+    let level = rig.engine.activity().await["confinement"].as_str().unwrap().to_owned();
+    if !level.contains("landlock") {
+        return skip(&format!("a kernel that confines programs: {level}"));
+    }
+    let brain = rig.place.brain();
+    let script = escapes.replace("$BRAIN", brain.to_str().unwrap());
+    rig.engine.create_skill(json!({"name": "escape", "scripts": {"out.sh": script}})).await;
+    let answer = rig.engine.run_skill("escape", json!({"script": "out.sh"})).await.ok("result:object");
+    assert_eq!(answer, json!({"result": {"output": "---\n"}}));
+    assert!(rig.place.workspace().join("here").exists());
+}
+
+#[tokio::test]
+async fn skills_are_run_by_their_names() {
+    let rig =
+        Rig::of("anthropic", [Reply::of_text("Mat.")], |place| with_platform(place.with_programs())).await;
+    rig.engine.create_skill(json!({"name": "rhyme", "prompt": "Rhyme on what you are given."})).await;
+    let answer = rig.engine.run_skill("rhyme", json!({"input": "cat"})).await.ok("result:object");
+    assert_eq!(answer, json!({"result": {"output": "Mat."}}));
+    rig.told().has(&["cat"]);
+    let count = json!({"script": "scripts/count.sh", "input": "one two three"});
+    let answer = rig.engine.run_skill("counting", count.clone()).await.ok("result:object");
+    assert_eq!(answer["result"]["output"].as_str().unwrap().trim(), "3");
+    let wrong = rig.engine.run_skill("counting", json!({"script": "../../count.sh"})).await;
+    assert!(wrong.refused_flat(400, "TOOL_FAILED").contains("scripts/count.sh"));
+    rig.engine.run_skill("none", json!({})).await.refused_flat(404, "METHOD_NOT_FOUND");
+    let methods =
+        rig.engine.post("/rpc", &json!({"method": "rpc.methods", "params": {}})).await.ok("result:object");
+    let methods: Vec<_> = methods["result"]["methods"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|method| method["method"].clone())
+        .collect();
+    assert!(methods.contains(&json!("skill.rhyme")) && methods.contains(&json!("skill.counting")));
+
+    let denied = r#"{"tools": {"run_skill_script": "deny"}}"#;
+    let rig = Rig::of("anthropic", [], |place| {
+        with_platform(place.with_programs()).with_file("permissions.json", denied)
+    })
+    .await;
+    rig.engine.run_skill("counting", count).await.refused_flat(400, "TOOL_DENIED");
+}
+
+/// The status of an export, its headers and what it holds.
+async fn exported(engine: &Engine, name: &str) -> (u16, [String; 2], Vec<u8>) {
+    let request = engine.request(Method::GET, &format!("/skills/{name}/export"));
+    let response = in_time("an export", request.send()).await.unwrap();
+    let header = |name: &str| response.headers()[name].to_str().unwrap().to_owned();
+    let (status, headers) =
+        (response.status().as_u16(), [header("content-type"), header("content-disposition")]);
+    (status, headers, in_time("an export", response.bytes()).await.unwrap().to_vec())
+}
+
+/// Unpacks an archive into a folder, with the system's own program.
+fn unpack(archive: &[u8], folder: &Path) {
+    std::fs::create_dir_all(folder).unwrap();
+    let file = folder.join("skill.tar");
+    std::fs::write(&file, archive).unwrap();
+    let ended = Command::new("tar").arg("-xf").arg(&file).arg("-C").arg(folder).status().unwrap();
+    assert!(ended.success());
+    std::fs::remove_file(file).unwrap();
+}
+
+#[tokio::test]
+async fn an_exported_skill_is_one_of_the_platform_elsewhere() {
+    let rig = Rig::of("anthropic", [], with_platform).await;
+    let made = rig.engine.create_skill(baking()).await;
+    let elsewhere = LoneEngine::new();
+    let catalog = elsewhere.home.path().join("catalog/skills");
+    for name in ["baking", "counting"] {
+        let (status, headers, archive) = exported(&rig.engine, name).await;
+        assert_eq!((status, headers[0].as_str()), (200, "application/x-tar"));
+        assert_eq!(headers[1], format!("attachment; filename=\"{name}.tar\""));
+        unpack(&archive, &catalog);
+    }
+    assert_eq!(std::fs::read_to_string(catalog.join("counting/SKILL.md")).unwrap(), PLATFORM);
+    assert_eq!(std::fs::read_to_string(catalog.join("counting/references/why.md")).unwrap(), "Because.");
+    let (_program, engine) = elsewhere.start().await;
+    let there = engine.get("/skills/baking").await.ok(SKILL);
+    for field in ["name", "description", "category", "prompt", "capabilities", "scripts"] {
+        assert_eq!(there[field], made[field], "{field}");
+    }
+    assert_eq!(there["source"], "platform");
+}
