@@ -43,6 +43,10 @@ pub mod kind {
     pub enum Memory {}
     /// What is remembered of a turn.
     pub enum Episode {}
+    /// What a person said of a turn.
+    pub enum Feedback {}
+    /// A run of the learning component.
+    pub enum Batch {}
 
     impl Kind for Product {
         const PREFIX: &'static str = "prod_";
@@ -80,6 +84,14 @@ pub mod kind {
         const PREFIX: &'static str = "ep_";
         const NAME: &'static str = "EpisodeId";
     }
+    impl Kind for Feedback {
+        const PREFIX: &'static str = "fb-";
+        const NAME: &'static str = "FeedbackId";
+    }
+    impl Kind for Batch {
+        const PREFIX: &'static str = "lc-";
+        const NAME: &'static str = "BatchId";
+    }
 }
 
 /// `prod_…`: identifies a product.
@@ -100,6 +112,10 @@ pub type GrantId = Id<kind::Grant>;
 pub type MemoryId = Id<kind::Memory>;
 /// `ep_…`: identifies what is remembered of a turn.
 pub type EpisodeId = Id<kind::Episode>;
+/// `fb-…`: identifies what a person said of a turn.
+pub type FeedbackId = Id<kind::Feedback>;
+/// `lc-…`: identifies a run of the learning component.
+pub type BatchId = Id<kind::Batch>;
 
 /// An identifier of one [`Kind`] of thing.
 pub struct Id<K> {

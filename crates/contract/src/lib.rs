@@ -14,6 +14,7 @@ pub mod figures;
 pub mod ids;
 pub mod image;
 pub mod keys;
+pub mod learning;
 pub mod memory;
 pub mod orchestrator;
 pub mod policy;
@@ -24,7 +25,9 @@ pub mod time;
 pub mod wire;
 
 pub use error::{ErrorBody, ErrorCode, ErrorDetail};
-pub use ids::{CallId, EngineId, EpisodeId, GrantId, HitlId, MemoryId, MessageId, ProductId, TurnId};
+pub use ids::{
+    BatchId, CallId, EngineId, EpisodeId, FeedbackId, GrantId, HitlId, MemoryId, MessageId, ProductId, TurnId,
+};
 pub use image::EngineImage;
 pub use keys::{AdminKey, EngineKey, KeyHash, PlatformKey};
 pub use text::{ClientRequestId, DisplayName, SkillName, Slug, TaskId, UserId};

@@ -107,7 +107,7 @@ pub struct RpcMethod {
 /// Result of the control operation `quiesce`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Quiesced {
-    /// Whether no turn runs and none can begin.
+    /// Whether no turn and no learning batch runs, and none can begin.
     pub quiesced: bool,
 }
 

@@ -13,6 +13,7 @@ mod ending;
 mod error;
 mod keeper;
 mod kit;
+mod learning;
 mod life;
 mod listing;
 mod loaded;
@@ -34,6 +35,7 @@ mod skills;
 mod skills_told;
 mod stream;
 mod tasks;
+mod taught;
 mod telling;
 mod thread;
 mod turn;
@@ -62,6 +64,7 @@ use crate::tools::Outputs;
 pub use direct::DirectError;
 pub use error::AgentError;
 pub(crate) use kit::{Kit, Kits};
+use learning::Learner;
 use life::{Life, blocking};
 use order::Order;
 use people::Response;
@@ -101,6 +104,8 @@ pub(crate) struct Means {
     pub(crate) hitl_ttl: Duration,
     /// How long the deltas of a turn that has ended are kept.
     pub(crate) replay_ttl: Duration,
+    /// How long after one learning batch the next one is due; none where they are only asked for.
+    pub(crate) batch_interval: Option<Duration>,
 }
 
 /// See the module.
@@ -112,6 +117,7 @@ pub struct Agent {
     /// Places for tools that run beside turns.
     direct: Semaphore,
     running: Running,
+    learner: Learner,
     turns: TaskTracker,
     /// Cancelled when the engine stops: no turn is begun, and those at work stop after their step.
     stopping: CancellationToken,
@@ -137,15 +143,18 @@ enum Claim {
 
 impl Agent {
     pub(crate) fn new(brain: Brain, means: Means) -> Self {
+        let (means, running, stopping) = (Arc::new(means), Running::default(), CancellationToken::new());
+        let learner = Learner::new(brain.clone(), Arc::clone(&means), running.clone(), stopping.clone());
         Self {
             channels: Channels::new(brain.clone(), Arc::clone(&means.clock)),
             brain,
-            means: Arc::new(means),
+            means,
             places: Arc::new(Semaphore::new(MAX_TURNS_AT_ONCE)),
             direct: Semaphore::new(direct::MAX_AT_ONCE),
-            running: Running::default(),
+            running,
+            learner,
             turns: TaskTracker::new(),
-            stopping: CancellationToken::new(),
+            stopping,
             stopped: CancellationToken::new(),
         }
     }
@@ -181,7 +190,7 @@ impl Agent {
                 Recalled::find(&life.brain, &life.means, task, &opened),
                 SkillsTold::find(&life.brain, &life.kit, task, opened.base),
             );
-            opened.notes.extend(recalled.note());
+            opened.notes.extend(recalled.notes());
             opened.notes.extend(skills.note());
             let record = recalled.tell(opening(&life.recorder, request, &opened, cut));
             let record = skills.tell(record);
@@ -371,7 +380,7 @@ impl Agent {
         Ok(channel.read(after, Follow::Task))
     }
 
-    /// Takes up the turns that an earlier run of the engine left open, and begins to keep house.
+    /// Takes up the turns and the learning batch that an earlier run of the engine left open, and begins to keep house.
     pub fn resume(&self) -> Result<(), rusqlite::Error> {
         for turn in self.brain.open_turns()? {
             let channel = self.channels.open(&turn.task_id)?;
@@ -394,6 +403,8 @@ impl Agent {
         }
         let keeper = keeper::keep(self.brain.clone(), Arc::clone(&self.means));
         self.turns.spawn(until(self.stopping.clone(), keeper));
+        self.learner.expect_batch()?;
+        self.turns.spawn(until(self.stopped.clone(), self.learner.clone().live()));
         Ok(())
     }
 
@@ -441,11 +452,17 @@ async fn until(over: CancellationToken, work: impl Future<Output = ()>) {
 }
 
 #[cfg(test)]
+#[path = "agent/batches_tests.rs"]
+mod batches_tests;
+#[cfg(test)]
 #[path = "agent/control_tests.rs"]
 mod control_tests;
 #[cfg(test)]
 #[path = "agent/gateway_tests.rs"]
 mod gateway_tests;
+#[cfg(test)]
+#[path = "agent/learning_tests.rs"]
+pub(crate) mod learning_tests;
 #[cfg(test)]
 #[path = "agent/programs_tests.rs"]
 mod programs_tests;

@@ -4,9 +4,13 @@
 //! read-only connection. An exclusive lock beside the file, held as long as that thread lives, makes sure that no
 //! two engines ever write one brain.
 
+mod batches;
 mod checkpoint;
+mod feedback;
 mod journal;
 mod knowledge;
+mod learned;
+mod learning;
 mod ranking;
 mod read;
 mod rows;
@@ -34,15 +38,18 @@ use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension as _};
 use service::clock::{Clock as _, SystemClock};
 use service::lock::{FileLock, Holder, LockError};
 
+pub use batches::{Draft, Effect, Other, Progress, Stage};
+pub use feedback::{Correction, FeedbackRow, Opinion, Taught};
 pub use journal::{Journal, JournalError};
 pub use knowledge::{NewKnowledge, NotKnowable, NotSuperseded, ToKnow};
+pub use learned::{Known, NewLesson};
 pub use read::{BlockCounts, OpenTurn, Pending, RequestedTurn, StoredEvent, StoredStep};
 pub(crate) use rows::json;
 pub use rows::{Cut, NewGrant, NewTurn, RequestName, Rows};
 pub use search::{Found, MemoryQuery};
 pub use settings::Setting;
 pub use skills::{CustomSkill, NotCreated, SkillOutline};
-pub use spending::{SPENDING_KEPT, Spending};
+pub use spending::{SPENDING_KEPT, Spending, Spent};
 pub use writer::{Batch, Durability, WriteError};
 
 use crate::brain::steps::Base;

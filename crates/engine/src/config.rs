@@ -21,6 +21,10 @@ pub use in_force::{ConfigError, InForce};
 const REPLAY_TTL: Duration = Duration::from_hours(3);
 /// How long a person may take to answer, where nothing else is set.
 const HITL_TTL: Duration = Duration::from_hours(72);
+/// How long after one learning batch the next one is due, where nothing else is set.
+const BATCH_INTERVAL: Duration = Duration::from_hours(24);
+/// The longest such time: ten years.
+const MAX_BATCH_HOURS: f64 = 87_600.0;
 
 /// A checked configuration.
 pub struct Config {
@@ -51,6 +55,8 @@ pub struct Config {
     pub hitl_ttl: Duration,
     /// How long the deltas of a turn that has ended can be replayed.
     pub replay_ttl: Duration,
+    /// How long after one learning batch the next one is due; none where they are only asked for.
+    pub batch_interval: Option<Duration>,
     /// What is logged.
     pub log: Targets,
 }
@@ -82,6 +88,8 @@ impl Config {
         let ttl = "a time above zero: seconds (`90`, `0.5`), or such as `90s`, `90m`, `3h`, `2d`";
         let replay_ttl = reader.or("CHANNEL_STATE_TTL_ACTIVE", ttl, REPLAY_TTL, lifetime);
         let hitl_ttl = reader.or("CHANNEL_STATE_TTL_HITL", ttl, HITL_TTL, lifetime);
+        let hours = "a number of hours, such as `24` or `0.5`; 0 for batches only when they are asked for";
+        let batch_interval = reader.or("LC_BATCH_INTERVAL_HOURS", hours, BATCH_INTERVAL, interval);
         let switch = "`true` or `false`";
         let reactive_compaction =
             reader.or("REACTIVE_COMPACT_ENABLED", switch, true, |text| text.parse().ok());
@@ -102,10 +110,17 @@ impl Config {
             web,
             hitl_ttl,
             replay_ttl,
+            batch_interval: (!batch_interval.is_zero()).then_some(batch_interval),
             log,
         });
         reader.finish(config)
     }
+}
+
+/// A time between learning batches, in hours.
+fn interval(hours: &str) -> Option<Duration> {
+    let hours: f64 = hours.trim().parse().ok()?;
+    (0.0..=MAX_BATCH_HOURS).contains(&hours).then(|| Duration::from_secs_f64(hours.abs() * 3_600.0))
 }
 
 fn default_log() -> Targets {
@@ -126,6 +141,7 @@ mod tests {
                 ("ENGINE_KEY_HASH", "abc"),
                 ("ENGINE_LOG_LEVEL", "loud"),
                 ("ENGINE_WEB_ALLOW", "10.0.0.0/99"),
+                ("LC_BATCH_INTERVAL_HOURS", "-1"),
             ]
             .map(|(name, value)| (name.to_owned(), value.to_owned())),
         );
@@ -137,9 +153,21 @@ mod tests {
             "SQLITE_DB_PATH",
             "CATALOG_DIR",
             "ENGINE_LOG_LEVEL",
+            "LC_BATCH_INTERVAL_HOURS",
             "ENGINE_WEB_ALLOW",
         ];
         assert_eq!(names, expected);
         assert!(!faults.to_string().contains("abc"));
+    }
+
+    #[test]
+    fn an_interval_is_a_number_of_hours() {
+        for (text, seconds) in [("24", 86_400.0), ("0.5", 1_800.0), (" 1e-3 ", 3.6), ("0", 0.0), ("-0", 0.0)]
+        {
+            assert_eq!(interval(text), Some(Duration::from_secs_f64(seconds)), "{text}");
+        }
+        for text in ["-1", "a day", "NaN", "inf", "1e9", "24h"] {
+            assert_eq!(interval(text), None, "{text}");
+        }
     }
 }

@@ -6,6 +6,7 @@ mod error;
 mod execute;
 mod health;
 mod hitl;
+mod learning;
 mod memory;
 mod rpc;
 mod rpc_gateway;
@@ -107,6 +108,10 @@ fn routes() -> OpenApiRouter<State> {
         .route(skills::CREATE, skills::called_create())
         .routes(routes!(skills::read, skills::update, skills::delete))
         .routes(routes!(skills::export))
+        .routes(routes!(learning::give_feedback))
+        .routes(routes!(learning::trigger))
+        .routes(routes!(learning::lessons))
+        .routes(routes!(learning::undo))
         .routes(routes!(rpc::rpc))
         .routes(routes!(openapi))
 }
@@ -137,6 +142,9 @@ mod admin_tests;
 #[cfg(test)]
 #[path = "http/app.rs"]
 pub(crate) mod app;
+#[cfg(test)]
+#[path = "http/learning_tests.rs"]
+mod learning_tests;
 #[cfg(test)]
 #[path = "http/memory_tests.rs"]
 mod memory_tests;

@@ -113,6 +113,7 @@ impl Engine {
             reactive: config.reactive_compaction,
             hitl_ttl: config.hitl_ttl,
             replay_ttl: config.replay_ttl,
+            batch_interval: config.batch_interval,
         };
         let agent = Arc::new(Agent::new(brain.clone(), means));
         agent.resume().map_err(BrainError::from)?;

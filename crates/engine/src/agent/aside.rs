@@ -5,38 +5,45 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::StreamExt as _;
+use service::clock::Clock;
 
 use super::run::{Stopped, TurnRun};
 use crate::models::{Answer, ModelError, ModelErrorKind, Part, Parts, Route};
+
+/// The whole of an answer of which nothing is shown while it comes, if it does within `deadline`.
+pub(super) async fn whole(
+    mut parts: Parts,
+    clock: &dyn Clock,
+    deadline: Duration,
+) -> Result<Answer, ModelError> {
+    let broken = |what: &str| ModelError::new(ModelErrorKind::Broken, what);
+    let answer = async move {
+        while let Some(part) = parts.next().await {
+            match part {
+                Ok(Part::Done(answer)) => return Ok(answer),
+                Ok(_) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Err(broken("the provider's answer ended before it was whole"))
+    };
+    tokio::select! {
+        biased;
+        answer = answer => answer,
+        () = clock.sleep(deadline) => Err(broken("the provider took too long")),
+    }
+}
 
 impl TurnRun {
     /// What `route` answers, if it does within `deadline`.
     pub(super) async fn ask_aside(
         &mut self,
         route: &Arc<Route>,
-        mut parts: Parts,
+        parts: Parts,
         deadline: Duration,
     ) -> Result<Option<Answer>, Stopped> {
         let clock = self.life.means.clock.clone();
-        let broken = |what: &str| ModelError::new(ModelErrorKind::Broken, what);
-        let answer = async move {
-            while let Some(part) = parts.next().await {
-                match part {
-                    Ok(Part::Done(answer)) => return Ok(answer),
-                    Ok(_) => {}
-                    Err(error) => return Err(error),
-                }
-            }
-            Err(broken("the provider's answer ended before it was whole"))
-        };
-        let in_time = async move {
-            tokio::select! {
-                biased;
-                answer = answer => answer,
-                () = clock.sleep(deadline) => Err(broken("the provider took too long")),
-            }
-        };
-        let outcome = self.attend(in_time).await?;
+        let outcome = self.attend(async move { whole(parts, &*clock, deadline).await }).await?;
         let now = self.life.means.clock.monotonic();
         self.life.means.gateway.note(route, outcome.as_ref().map(|answer| &answer.usage), now);
         match outcome {

@@ -166,12 +166,18 @@ impl Branch {
         self.listed.extend(place.message_id());
     }
 
-    /// Adds to what the user said last, which no model has been told yet.
+    /// Adds to the last message, which is not the model's, and which no model has been told so.
     pub(super) fn add_to_last(&mut self, text: &str) {
         let view = self.view.iter_mut().filter_map(|view| view.last_mut());
         for message in self.messages.last_mut().into_iter().chain(view) {
-            if let Message::User { content } = message {
-                content.push(Content::Note { text: text.to_owned() });
+            match message {
+                Message::User { content } => content.push(Content::Note { text: text.to_owned() }),
+                Message::Results(replies) => {
+                    if let Some(last) = replies.last_mut() {
+                        last.remarks.push(Content::Text { text: text.to_owned() });
+                    }
+                }
+                Message::Assistant { .. } => {}
             }
         }
     }

@@ -37,6 +37,29 @@ impl SetAside {
     fn tokens(&self) -> MutexGuard<'_, u64> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
+
+    /// Sets aside what an answer of at most `most` tokens to a prompt of `prompt` may cost, where `left` may be spent;
+    /// none where that leaves less than `least`. `others` is what is set aside, held still.
+    fn take(
+        self: &Arc<Self>,
+        others: &mut u64,
+        left: Option<u64>,
+        prompt: u64,
+        (most, least): (u64, u64),
+    ) -> Option<Room> {
+        let Some(left) = left else {
+            return Some(Room { bound: None, is_cut: false, _reservation: None });
+        };
+        let room = left.saturating_sub(prompt);
+        if room < least {
+            return None;
+        }
+        let bound = room.min(most);
+        let tokens = prompt + bound;
+        *others += tokens;
+        let reservation = Reservation { set_aside: Arc::clone(self), tokens };
+        Some(Room { bound: Some(bound), is_cut: room < most, _reservation: Some(reservation) })
+    }
 }
 
 impl Drop for Reservation {
@@ -55,34 +78,14 @@ pub(super) fn room_beside(
 ) -> Result<Option<Room>, rusqlite::Error> {
     let budgets = means.gateway.routes().map(|routes| routes.budgets).unwrap_or_default();
     let mut others = means.set_aside.tokens();
-    let left = left_of_windows(means, brain, &budgets, *others)?;
+    let left = left_for_all(means, brain, &budgets, *others)?;
     let left = left.into_iter().chain(budgets.tokens_per_turn).min();
-    Ok(room(&means.set_aside, &mut others, left, (prompt, most, least)))
+    Ok(means.set_aside.take(&mut others, left, prompt, (most, least)))
 }
 
-/// Sets aside what an answer may cost where so much is left.
-fn room(
-    set_aside: &Arc<SetAside>,
-    others: &mut u64,
-    left: Option<u64>,
-    (prompt, most, least): (u64, u64, u64),
-) -> Option<Room> {
-    let Some(left) = left else {
-        return Some(Room { bound: None, is_cut: false, _reservation: None });
-    };
-    let room = left.saturating_sub(prompt);
-    if room < least {
-        return None;
-    }
-    let bound = room.min(most);
-    let tokens = prompt + bound;
-    *others += tokens;
-    let reservation = Reservation { set_aside: Arc::clone(set_aside), tokens };
-    Some(Room { bound: Some(bound), is_cut: room < most, _reservation: Some(reservation) })
-}
-
-/// How many tokens the hour and the day leave where calls under way may cost `others`; none where there is no bound.
-fn left_of_windows(
+/// How many tokens all turns together may still spend where calls under way may cost `others`; none where there is no
+/// bound.
+fn left_for_all(
     means: &Means,
     brain: &Brain,
     budgets: &Budgets,
@@ -93,14 +96,14 @@ fn left_of_windows(
         (budgets.tokens_per_day, Duration::from_hours(24)),
     ];
     let now = means.clock.now();
-    let mut least: Option<u64> = None;
+    let mut left: Option<u64> = None;
     for (limit, window) in windows {
         let Some(limit) = limit else { continue };
         let spent = brain.tokens_since(before(now, window))?;
-        let left = limit.saturating_sub(spent).saturating_sub(others);
-        least = Some(least.map_or(left, |least| least.min(left)));
+        let of_window = limit.saturating_sub(spent).saturating_sub(others);
+        left = Some(left.map_or(of_window, |left| left.min(of_window)));
     }
-    Ok(least)
+    Ok(left)
 }
 
 impl TurnRun {
@@ -112,7 +115,7 @@ impl TurnRun {
         let set_aside = &self.life.means.set_aside;
         let mut others = set_aside.tokens();
         let left = self.left(&budgets, *others)?;
-        Ok(room(set_aside, &mut others, left, (prompt, most, least)))
+        Ok(set_aside.take(&mut others, left, prompt, (most, least)))
     }
 
     /// How many tokens may still be spent where calls under way may cost `others`; none where there is no bound.
@@ -120,12 +123,11 @@ impl TurnRun {
         let usage = self.thread.turn().usage();
         let spent = usage.input_tokens + usage.output_tokens;
         let turn = budgets.tokens_per_turn.map(|limit| limit.saturating_sub(spent));
-        let windows = left_of_windows(&self.life.means, &self.life.brain, budgets, others);
-        let windows = windows.map_err(|error| {
+        let all = left_for_all(&self.life.means, &self.life.brain, budgets, others).map_err(|error| {
             tracing::error!(%error, "What was spent could not be read.");
             Stopped::Failed(ending::unexpected())
         })?;
-        Ok([turn, self.left_of_focus(), windows].into_iter().flatten().min())
+        Ok([turn, self.left_of_focus(), all].into_iter().flatten().min())
     }
 }
 

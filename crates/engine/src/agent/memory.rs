@@ -83,6 +83,7 @@ impl Agent {
     }
 }
 
-fn page(ListMemory { limit, offset }: ListMemory) -> (i64, i64) {
+/// How many records a page has, and how many come before it.
+pub(super) fn page(ListMemory { limit, offset }: ListMemory) -> (i64, i64) {
     (limit.map_or(DEFAULT_LIMIT, Bounded::get), offset.map_or(0, Bounded::get))
 }

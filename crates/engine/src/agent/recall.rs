@@ -1,14 +1,14 @@
-//! What is remembered and bears on the user's message: found when a turn is opened, and told to the model before that
-//! message, where it stays word for word.
+//! What is remembered and bears on the user's message, and what the user taught: found when a turn is opened, and told
+//! to the model before that message, where it stays word for word.
 
 use std::time::{Duration, Instant};
 
 use contract::event::{Event, WorkingMemoryUpdate};
-use contract::memory::MemoryKind;
+use contract::memory::{MemoryKind, Source};
 use serde_json::{Value, json};
 
-use super::Means;
 use super::life::blocking;
+use super::{Means, taught};
 use crate::brain::steps::Opened;
 use crate::brain::{Brain, Found, MemoryQuery, TaskRow};
 use crate::channel::Record;
@@ -17,7 +17,8 @@ use crate::remembered::{day, origin, quoted};
 /// The key under which clients are told what was recalled.
 const KEY: &str = "recalled";
 /// How long the search may take: the user waits for it. Tests wait for a busy machine.
-const PATIENCE: Duration = if cfg!(test) { Duration::from_secs(10) } else { Duration::from_millis(50) };
+pub(super) const PATIENCE: Duration =
+    if cfg!(test) { Duration::from_secs(10) } else { Duration::from_millis(50) };
 /// The most that is recalled into a turn, in tokens, and as a share of the model's context window in percent.
 const MAX_TOKENS: u64 = 1_000;
 const MAX_SHARE: u64 = 2;
@@ -37,67 +38,87 @@ const HEADING: &str = "[Recalled from memory, as background to the message that 
 
 /// See the module. Nothing, most of the time.
 #[derive(Debug, Default)]
-pub(super) struct Recalled(Vec<Found>);
+pub(super) struct Recalled {
+    /// What the user taught.
+    taught: Vec<Found>,
+    /// What bears on the message.
+    found: Vec<Found>,
+}
 
 impl Recalled {
-    /// Looks for what bears on the message that opens a turn. An answer given anew keeps what stands beside its
-    /// question. Where the search fails, or takes too long, nothing is recalled.
+    /// Looks for what the turn is to be told.
     pub(super) async fn find(brain: &Brain, means: &Means, task: TaskRow, opened: &Opened) -> Self {
-        if opened.base.is_retry() {
-            return Self::default();
-        }
-        let query = MemoryQuery {
-            text: opened.message.clone(),
-            kinds: KINDS,
-            limit: 3 * MAX_ITEMS,
-            at_hand: Some((task, opened.base)),
-            until: Instant::now() + PATIENCE,
-        };
-        let brain = brain.clone();
-        let search = blocking(move || brain.search(&query));
-        match tokio::time::timeout(PATIENCE, search).await {
-            Ok(Some(Ok(found))) => Self(fitting(found, budget(means))),
-            Ok(Some(Err(error))) => {
-                tracing::warn!(%error, "Memory could not be searched; the turn begins without.");
-                Self::default()
-            }
-            // The search ends by itself, a moment later. Or the runtime is shutting down.
-            Err(_) | Ok(None) => Self::default(),
+        let budget_of_taught = budget(means, taught::MAX_TOKENS, taught::MAX_SHARE);
+        Self {
+            taught: taught::find(brain, task, opened, budget_of_taught).await,
+            found: bearing(brain, means, task, opened).await,
         }
     }
 
-    /// What the model is told; none where nothing was found.
-    pub(super) fn note(&self) -> Option<String> {
-        let Self(found) = self;
-        let items: String = found.iter().map(item).collect();
-        (!found.is_empty()).then(|| format!("{HEADING}{items}]"))
+    /// What the model is told; nothing where nothing was found.
+    pub(super) fn notes(&self) -> impl Iterator<Item = String> {
+        note(&self.found).into_iter().chain(taught::note(&self.taught))
     }
 
     /// Adds to the record that opens the turn what clients are told.
     pub(super) fn tell(self, record: Record) -> Record {
-        let Self(found) = self;
-        if found.is_empty() {
+        let all: Vec<Found> = self.taught.into_iter().chain(self.found).collect();
+        if all.is_empty() {
             return record;
         }
-        let value: Value = found.iter().map(told).collect();
+        let value: Value = all.iter().map(told).collect();
         let update = Event::WorkingMemoryUpdate(WorkingMemoryUpdate { key: KEY.into(), value });
-        found.into_iter().fold(record, |record, found| record.recalled(found.kind, found.id)).event(update)
+        all.into_iter().fold(record, |record, found| record.recalled(found.kind, found.id)).event(update)
     }
 }
 
-/// How many bytes may be recalled.
-fn budget(means: &Means) -> usize {
+/// What the model is told of what is remembered; none where there is nothing.
+pub(super) fn note(found: &[Found]) -> Option<String> {
+    let items: String = found.iter().map(item).collect();
+    (!found.is_empty()).then(|| format!("{HEADING}{items}]"))
+}
+
+/// Looks for what bears on the message that opens a turn. An answer given anew keeps what stands beside its question.
+/// Where the search fails, or takes too long, nothing is recalled.
+async fn bearing(brain: &Brain, means: &Means, task: TaskRow, opened: &Opened) -> Vec<Found> {
+    if opened.base.is_retry() {
+        return Vec::new();
+    }
+    let query = MemoryQuery {
+        text: opened.message.clone(),
+        kinds: KINDS,
+        limit: 3 * MAX_ITEMS,
+        at_hand: Some((task, opened.base)),
+        until: Instant::now() + PATIENCE,
+    };
+    let brain = brain.clone();
+    let search = blocking(move || brain.search(&query));
+    match tokio::time::timeout(PATIENCE, search).await {
+        Ok(Some(Ok(found))) => fitting(found, budget(means, MAX_TOKENS, MAX_SHARE)),
+        Ok(Some(Err(error))) => {
+            tracing::warn!(%error, "Memory could not be searched; the turn begins without.");
+            Vec::new()
+        }
+        // The search ends by itself, a moment later. Or the runtime is shutting down.
+        Err(_) | Ok(None) => Vec::new(),
+    }
+}
+
+/// How many bytes a turn may be told: so many tokens, and no more than a share of the context window in percent.
+fn budget(means: &Means, tokens: u64, share: u64) -> usize {
     let routes = means.gateway.routes().ok();
     let route = routes.and_then(|routes| routes.chain_of(None).first().cloned());
-    let share = route.map_or(MAX_TOKENS, |route| route.context_window / 100 * MAX_SHARE);
-    usize::try_from(share.min(MAX_TOKENS) * BYTES).unwrap_or(usize::MAX)
+    let share = route.map_or(tokens, |route| route.context_window / 100 * share);
+    usize::try_from(share.min(tokens) * BYTES).unwrap_or(usize::MAX)
 }
 
 /// What is worth being recalled of what was found, as much of it as there is room for.
 fn fitting(found: Vec<Found>, budget: usize) -> Vec<Found> {
     let mut left = budget.saturating_sub(HEADING.len());
     let mut fitting: Vec<Found> = Vec::new();
-    for mut found in found.into_iter().filter(|found| found.is_relevant) {
+    // What the user taught is told as what it is.
+    let is_taught = |found: &Found| matches!(found.source, Some(Source::Feedback | Source::Learned));
+    for mut found in found.into_iter().filter(|found| found.is_relevant && !is_taught(found)) {
         let beside = item(&Found { excerpt: String::new(), ..found.clone() }).len();
         let room = left.saturating_sub(beside).min(MAX_ITEM);
         if fitting.len() == MAX_ITEMS || room < LEAST_ITEM {

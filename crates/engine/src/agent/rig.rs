@@ -44,6 +44,8 @@ pub(crate) struct Rig {
     pub(crate) permissions: Permissions,
     /// How long a person may take. From the next start on.
     pub(crate) hitl_ttl: Duration,
+    /// How long after one learning batch the next one is due. From the next start on.
+    pub(crate) batch_interval: Option<Duration>,
     folder: TempDir,
     kills: usize,
 }
@@ -83,9 +85,10 @@ impl Rig {
         let brain = Brain::open(&folder.path().join("brain.sqlite")).unwrap();
         let clock = Arc::new(HastyClock::new());
         let hitl_ttl = Duration::from_hours(72);
+        let times = (hitl_ttl, None);
         let agent = Agent::new(
             brain.clone(),
-            means(&brain, &env, &clock, (&tools, Catalog::default()), folder.path(), hitl_ttl),
+            means(&brain, &env, &clock, (&tools, Catalog::default()), folder.path(), times),
         );
         Self {
             agent,
@@ -98,6 +101,7 @@ impl Rig {
             catalog: Catalog::default(),
             permissions: Permissions::default(),
             hitl_ttl,
+            batch_interval: None,
             folder,
             kills: 0,
         }
@@ -151,7 +155,7 @@ impl Rig {
             &self.clock,
             (&self.tools, catalog),
             self.folder.path(),
-            self.hitl_ttl,
+            (self.hitl_ttl, self.batch_interval),
         );
         self.agent = Agent::new(self.brain.clone(), means);
     }
@@ -252,7 +256,7 @@ fn means(
     clock: &Arc<HastyClock>,
     (tools, catalog): (&[Arc<dyn Tool>], Catalog),
     folder: &Path,
-    hitl_ttl: Duration,
+    (hitl_ttl, batch_interval): (Duration, Option<Duration>),
 ) -> Means {
     let sources = Sources::new(env, Some(&folder.join(CATALOG)));
     let shelf = Arc::new(Shelf::new(&folder.join("skills")));
@@ -283,6 +287,7 @@ fn means(
         reactive: true,
         hitl_ttl,
         replay_ttl: Duration::from_hours(3),
+        batch_interval,
     }
 }
 

@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use contract::{HitlId, MessageId, TaskId, TurnId};
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{Notify, mpsc, oneshot, watch};
 
 use super::AgentError;
 use super::people::Response;
@@ -98,6 +98,10 @@ pub(super) struct Table {
     turns: HashMap<TaskId, Handle>,
     /// Until when, by the monotonic clock, no turn may begin or go on.
     quiesced_until: Option<Duration>,
+    /// Whether a learning batch is at work: not while it waits for its model.
+    learning: bool,
+    /// Told whenever a turn may have ceased to be at work.
+    calm: Arc<Notify>,
 }
 
 /// The turns, held still: while one looks nobody begins or ends a turn.
@@ -123,13 +127,25 @@ impl Table {
         self.turns.values().filter(at_work).count()
     }
 
-    /// From `now` on no turn begins or goes on, unless one is at work; whether that is so.
+    /// From `now` on no turn and no learning batch begins or goes on, unless one is at work; whether that is so.
     pub(super) fn quiesce(&mut self, now: Duration) -> bool {
-        let idle = self.at_work() == 0;
+        let idle = self.at_work() == 0 && !self.learning;
         if idle {
             self.quiesced_until = Some(now.saturating_add(QUIESCED));
         }
         idle
+    }
+
+    /// A learning batch is at work from `now` on.
+    pub(super) fn learn(&mut self, now: Duration) -> Result<(), AgentError> {
+        self.admit(now)?;
+        self.learning = true;
+        Ok(())
+    }
+
+    /// No learning batch is at work any more.
+    pub(super) fn learn_no_more(&mut self) {
+        self.learning = false;
     }
 
     /// Turns may begin and go on.
@@ -166,6 +182,7 @@ impl Registration {
     /// The turn waits for a person.
     pub(super) fn rest(&mut self) {
         self.at_work = None;
+        self.running.turns().calm.notify_waiters();
     }
 
     /// The turn does something, if only to end.
@@ -179,6 +196,21 @@ impl Running {
     /// Looks at the turns.
     pub(super) fn turns(&self) -> Turns<'_> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until no turn is at work.
+    pub(super) async fn calm(&self) {
+        loop {
+            let calm = Arc::clone(&self.turns().calm);
+            let told = calm.notified();
+            tokio::pin!(told);
+            // Registered before the look at the turns: an end in between is not missed.
+            told.as_mut().enable();
+            if self.turns().at_work() == 0 {
+                return;
+            }
+            told.await;
+        }
     }
 
     /// The turn of `recorder` begins, or goes on after a restart: it is at work.
@@ -251,6 +283,9 @@ impl Drop for Registration {
         if turns.get(&self.task_id).is_some_and(|handle| handle.turn_id == self.turn_id) {
             turns.turns.remove(&self.task_id);
         }
+        // Its own reason to count as one at work is dropped with it.
+        self.at_work = None;
+        turns.calm.notify_waiters();
     }
 }
 

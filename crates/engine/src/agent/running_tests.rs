@@ -25,6 +25,10 @@ enum Act {
     /// Clients see the turn's end; it itself is over later.
     End(usize),
     Forget(usize),
+    /// A learning batch begins or goes on.
+    Learn,
+    /// It ends, or waits for its model.
+    LearnNoMore,
     Quiesce,
     Lift,
     Pass(u64),
@@ -40,6 +44,8 @@ fn act() -> impl Strategy<Value = Act> {
         1 => task.clone().prop_map(Act::Lose),
         1 => task.clone().prop_map(Act::End),
         1 => task.prop_map(Act::Forget),
+        1 => Just(Act::Learn),
+        1 => Just(Act::LearnNoMore),
         4 => Just(Act::Quiesce),
         2 => Just(Act::Lift),
         2 => (0_u64..90).prop_map(Act::Pass),
@@ -66,6 +72,7 @@ struct World {
     running: Running,
     channels: Channels,
     turns: [Option<Turn>; TASKS],
+    learns: bool,
     now: Duration,
     quiesced_until: Duration,
     _folder: TempDir,
@@ -79,6 +86,7 @@ impl World {
             running: Running::default(),
             channels: Channels::new(brain, Arc::new(HastyClock::new())),
             turns: [const { None }; TASKS],
+            learns: false,
             now: Duration::from_secs(1_000),
             quiesced_until: Duration::ZERO,
             _folder: folder,
@@ -125,8 +133,17 @@ impl World {
                 }
             }
             Act::Forget(task) => self.turns[task] = None,
+            Act::Learn => {
+                let begun = self.running.turns().learn(self.now);
+                assert_eq!(begun.is_err(), self.is_quiesced());
+                self.learns |= begun.is_ok();
+            }
+            Act::LearnNoMore => {
+                self.running.turns().learn_no_more();
+                self.learns = false;
+            }
             Act::Quiesce => {
-                let idle = self.at_work() == 0;
+                let idle = self.at_work() == 0 && !self.learns;
                 assert_eq!(self.running.turns().quiesce(self.now), idle);
                 if idle {
                     self.quiesced_until = self.now + Duration::from_mins(1);

@@ -6,16 +6,13 @@ use std::time::Duration;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
+use super::aside::whole;
 use super::asking::{Asking, Remedy};
 use super::budget::room_beside;
 use super::model_step::{LEAST_ANSWER, jitter};
-use super::watched::Watched;
 use super::{Agent, AgentError, DirectError};
-use crate::brain::SkillOutline;
-use crate::brain::steps::Step;
-use crate::models::{
-    Answer, Message, ModelError, ModelErrorKind, Part, Request, Route, StopCause, Tokens, estimate,
-};
+use crate::brain::{SkillOutline, Spent};
+use crate::models::{Message, ModelError, ModelErrorKind, Request, Route, StopCause, Tokens, estimate};
 use crate::tools::{RUN_SKILL_SCRIPT, ToolError};
 
 /// The most bytes that a model is given.
@@ -128,7 +125,7 @@ impl Agent {
                 may_call: false,
                 cache_key: "skill",
             });
-            let outcome = whole(Watched::new(parts, &*means.clock)).await;
+            let outcome = whole(parts, &*means.clock, DEADLINE).await;
             let now = means.clock.monotonic();
             means.gateway.note(&route, outcome.as_ref().map(|answer| &answer.usage), now);
             let spent = outcome.as_ref().map_or_else(|error| error.spent, |answer| answer.usage);
@@ -156,10 +153,9 @@ impl Agent {
         if tokens == Tokens::default() {
             return Ok(());
         }
-        let cost_usd = route.prices.map(|prices| prices.cost(&tokens));
-        let spent = Step::Spent { model: route.model.name().to_owned(), tokens, cost_usd };
+        let spent = Spent { model: route.model.name().to_owned(), tokens };
         let at = self.means.clock.now();
-        Ok(self.brain.write(move |rows| rows.insert_spending(at, &spent)).await?)
+        Ok(self.brain.write(move |rows| rows.insert_spent(at, &spent)).await?)
     }
 }
 
@@ -189,16 +185,6 @@ fn schema(SkillOutline { scripts, has_prompt, .. }: SkillOutline) -> Value {
     }
     let required = if has_prompt { json!([]) } else { json!(["script"]) };
     json!({"type": "object", "properties": properties, "required": required})
-}
-
-/// The whole answer of a model.
-async fn whole(mut parts: Watched<'_>) -> Result<Answer, ModelError> {
-    while let Some(part) = parts.next().await {
-        if let Part::Done(answer) = part? {
-            return Ok(answer);
-        }
-    }
-    Err(ModelError::new(ModelErrorKind::Broken, "the provider's answer ended before it was whole"))
 }
 
 fn failed(error: &ModelError) -> DirectError {

@@ -127,7 +127,8 @@ impl Thread {
         Ok(Self::fold(steps)?.map(Self::ended).unwrap_or_default())
     }
 
-    fn last(brain: &Brain, steps: Vec<StoredStep>) -> Result<Option<Self>, LoadError> {
+    /// The conversation of a journal, up to where that ends.
+    pub(super) fn last(brain: &Brain, steps: Vec<StoredStep>) -> Result<Option<Self>, LoadError> {
         let mut thread = Self::fold(steps)?;
         if let Some(thread) = &mut thread {
             thread.fetch(brain)?;
@@ -168,7 +169,12 @@ impl Thread {
         let Opened { message_id, notes, message, media, options, base } = opened;
         let mut branch = before.map(Self::ended).unwrap_or_default();
         branch.go_to(base);
-        if !base.is_retry() {
+        if base.is_retry() {
+            // What was taught since stands beside what is answered anew.
+            for note in &notes {
+                branch.add_to_last(note);
+            }
+        } else {
             let text = Content::Text { text: message };
             let notes = notes.into_iter().map(|text| Content::Note { text });
             let content = notes.chain([text]).chain(media).collect();

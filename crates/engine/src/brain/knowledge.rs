@@ -136,14 +136,22 @@ impl Rows<'_> {
     }
 
     /// Takes out what was drawn from these steps of a task, as if it had never been: what it superseded is in force
-    /// again.
-    pub(super) fn withdraw_knowledge(&self, task: i64, steps: Range<i64>) -> Result<(), Error> {
-        let drawn =
-            "SELECT record FROM knowledge WHERE task = ?1 AND step >= ?2 AND step < ?3 ORDER BY record DESC";
+    /// again. What the user taught stays where its turn is only answered anew: that is what it is for.
+    pub(super) fn withdraw_knowledge(
+        &self,
+        task: i64,
+        steps: Range<i64>,
+        with_taught: bool,
+    ) -> Result<(), Error> {
+        let drawn = "SELECT record FROM knowledge WHERE task = ?1 AND step >= ?2 AND step < ?3
+                     AND (?4 OR source <> 'feedback' AND NOT EXISTS (
+                         SELECT 1 FROM lessons WHERE lessons.id = knowledge.id
+                     ))
+                     ORDER BY record DESC";
         let drawn: Vec<i64> = self
             .transaction
             .prepare_cached(drawn)?
-            .query_map([task, steps.start, steps.end], |row| row.get(0))?
+            .query_map(params![task, steps.start, steps.end, with_taught], |row| row.get(0))?
             .collect::<Result<_, _>>()?;
         for record in drawn {
             // One that another record has replaced meanwhile leaves its predecessor replaced too.

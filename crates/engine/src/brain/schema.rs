@@ -260,7 +260,7 @@ const ADDITIONS: [&str; 4] = [
         updated_at INTEGER NOT NULL,
         skill      TEXT NOT NULL
     ) WITHOUT ROWID;
-    -- What people said of turns, each as JSON, and the batch that learned from it.
+    -- What people said of turns, each as JSON, and the batch that is done with it.
     CREATE TABLE feedback (
         feedback   INTEGER PRIMARY KEY,
         id         TEXT NOT NULL UNIQUE,
@@ -274,6 +274,9 @@ const ADDITIONS: [&str; 4] = [
     );
     CREATE INDEX feedback_of_task ON feedback (task, step);
     CREATE INDEX feedback_to_learn ON feedback (feedback) WHERE batch IS NULL;
+    -- Of all knowledge what turns are told unasked.
+    CREATE INDEX knowledge_taught ON knowledge (source)
+        WHERE source IN ('feedback', 'learned') AND valid_until IS NULL;
     -- Runs of the learning component: how far each came, as JSON.
     CREATE TABLE batches (
         batch      INTEGER PRIMARY KEY,

@@ -24,6 +24,15 @@ pub struct Spending {
     pub tokens: Tokens,
 }
 
+/// What a call of a model cost that is no step of a turn.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Spent {
+    /// The vendor's name of the model.
+    pub model: String,
+    /// How many tokens it was.
+    pub tokens: Tokens,
+}
+
 /// What a step cost, and the model's name.
 fn cost(step: &Step) -> Option<(&str, &Tokens)> {
     match step {
@@ -36,8 +45,19 @@ fn cost(step: &Step) -> Option<(&str, &Tokens)> {
 
 impl Rows<'_> {
     /// Takes down what `step` cost, and forgets what no budget looks back to.
-    pub fn insert_spending(&self, at: Timestamp, step: &Step) -> Result<(), Error> {
-        let Some((model, tokens)) = cost(step) else { return Ok(()) };
+    pub(super) fn insert_spending(&self, at: Timestamp, step: &Step) -> Result<(), Error> {
+        match cost(step) {
+            Some((model, tokens)) => self.insert_tokens(at, model, tokens),
+            None => Ok(()),
+        }
+    }
+
+    /// Takes down what a call cost that is no step of a turn.
+    pub fn insert_spent(&self, at: Timestamp, Spent { model, tokens }: &Spent) -> Result<(), Error> {
+        self.insert_tokens(at, model, tokens)
+    }
+
+    fn insert_tokens(&self, at: Timestamp, model: &str, tokens: &Tokens) -> Result<(), Error> {
         let kept = i64::try_from(SPENDING_KEPT.as_millis()).unwrap_or(i64::MAX);
         self.execute("DELETE FROM spending WHERE at <= ?1", [at.unix_ms().saturating_sub(kept)])?;
         self.execute(

@@ -202,14 +202,21 @@ impl Rows<'_> {
         let Tail { place, nth } = self.tail(task)?;
         self.index_windows(task, nth)?;
         self.execute("UPDATE tasks SET covered = 0 WHERE task = ?1 AND covered_at > ?2", [task, place])?;
-        self.withdraw_knowledge(task, first..opening)?;
+        if is_edit {
+            self.withdraw_feedback(task, first..opening)?;
+        }
+        self.withdraw_knowledge(task, first..opening, is_edit)?;
         self.execute(
             "DELETE FROM episodes WHERE task = ?1 AND step >= ?2 AND step < ?3",
             [task, from, opening],
         )?;
+        // What was told with an answer to the same message stands beside that message.
         self.execute(
-            "DELETE FROM recalled WHERE task = ?1 AND step >= ?2 AND step < ?3",
-            [task, from, opening],
+            "DELETE FROM recalled WHERE task = ?1 AND step >= ?2 AND step < ?3 AND NOT EXISTS (
+                 SELECT 1 FROM steps WHERE steps.step = recalled.step
+                 AND body ->> '$.base.from' = 'retry' AND body ->> '$.base.message_id' = ?4
+             )",
+            params![task, from, opening, (!is_edit).then_some(&message_id)],
         )?;
         if is_edit {
             self.execute(

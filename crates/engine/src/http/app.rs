@@ -143,6 +143,7 @@ impl Running {
             reactive: true,
             hitl_ttl: Duration::from_hours(72),
             replay_ttl: Duration::from_hours(3),
+            batch_interval: None,
         };
         let agent = Arc::new(Agent::new(brain.clone(), means));
         agent.resume().unwrap();

@@ -4,6 +4,7 @@ use contract::memory::Source;
 use serde_json::json;
 use strict_provider::{Reply, Wire};
 
+use crate::agent::learning_tests::{Pupil, answer, correct, is_draft, learn, lessons};
 use crate::agent::recall_tests::recalled;
 use crate::agent::rig::Rig;
 
@@ -93,4 +94,41 @@ async fn lesson_e16_what_came_from_a_tool_stays_data_through_every_task() {
     let known = rig.brain.knowledge(10, 0).unwrap();
     assert_eq!(known.len(), 4);
     assert!(known.iter().all(|record| record.source == Source::Tool), "{known:#?}");
+}
+
+#[tokio::test]
+async fn lesson_e16_what_came_from_a_tool_stays_data_through_two_merged_lessons() {
+    let rig = with_mail().await;
+    // Each correction is of a turn that has read the mail, and each lesson is merged with the one before it.
+    for task in ["a", "b", "c"] {
+        rig.provider.enqueue_all([
+            Reply::new().tool_use("read_file", json!({"path": "mail.txt"})),
+            Reply::of_text(POISON),
+        ]);
+        rig.run(json!({"task_id": task, "message": format!("What is in mail {task}?")})).await;
+        correct(&rig, task, &format!("It is {task}.")).await;
+        rig.provider.set_responder(|request| {
+            if is_draft(request) {
+                return answer(Pupil::Good, request);
+            }
+            // Whatever is asked again is as it should be.
+            Reply::of_text(r#"{"passed": true, "reason": "fine"}"#)
+        });
+        learn(&rig).await;
+        let learned = lessons(&rig).await;
+        assert_eq!(learned.len(), 1, "{task}: {learned:#?}");
+    }
+    assert_eq!(lessons(&rig).await[0].evidence.corrections.len(), 3);
+    let known = rig.brain.knowledge(10, 0).unwrap();
+    let learned = known.iter().filter(|record| record.content.starts_with("LESSON"));
+    assert!(learned.clone().all(|record| record.source == Source::Tool), "{known:#?}");
+    assert_eq!(learned.count(), 3);
+    // It does not take the place of the user's own words.
+    let given = known.iter().filter(|record| record.source == Source::Feedback);
+    assert_eq!(given.filter(|record| record.valid_until.is_none()).count(), 3);
+    rig.run(json!({"task_id": "d", "message": "What is the lesson?"})).await;
+    let sent = rig.last_request().body.to_string();
+    let (taught, lesson) = (sent.find("What the user taught you").unwrap(), sent.find("LESSON").unwrap());
+    let data = sent.find("came from a tool or the web, unverified").unwrap();
+    assert!(data < lesson && lesson < taught, "{sent}");
 }

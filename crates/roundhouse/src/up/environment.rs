@@ -9,12 +9,13 @@ const PROVIDER_KEYS: [&str; 5] =
     ["ANTHROPIC_API_KEY", "OPENAI_API_KEY", "GEMINI_API_KEY", "OLLAMA_API_KEY", "OPENAI_COMPATIBLE_API_KEY"];
 
 /// Settings of the engine that do not begin with `LLM_`.
-const ENGINE_SETTINGS: [&str; 6] = [
+const ENGINE_SETTINGS: [&str; 7] = [
     "ENGINE_ALLOW_UNCONFINED",
     "ENGINE_LOG_LEVEL",
     "ENGINE_WEB_ALLOW",
     "CHANNEL_STATE_TTL_ACTIVE",
     "CHANNEL_STATE_TTL_HITL",
+    "LC_BATCH_INTERVAL_HOURS",
     "REACTIVE_COMPACT_ENABLED",
 ];
 

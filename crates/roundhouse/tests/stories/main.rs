@@ -48,6 +48,7 @@ mod hitl_waiting;
 mod idle_sleep;
 mod journal;
 mod killed_again;
+mod learning;
 mod leash;
 mod limits;
 mod media;

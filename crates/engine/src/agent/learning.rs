@@ -1,0 +1,321 @@
+//! Learning: batches read what people said of turns and draw lessons from their corrections.
+//!
+//! A batch is a state machine in the brain ([`Progress`]). Each stage is one call of a model at most, and what it comes
+//! to is one commit, so that a batch which was cut off anywhere goes on where it was. Turns come first: no stage begins
+//! while one is at work.
+
+mod ask;
+mod prompts;
+mod trial;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use contract::learning::{
+    BatchStarted, Feedback, FeedbackRecorded, FeedbackType, Lessons, MAX_FEEDBACK, RecordedStatus,
+    StartedStatus,
+};
+use contract::memory::ListMemory;
+use contract::{BatchId, FeedbackId, MemoryId};
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
+
+use super::life::blocking;
+use super::memory::page;
+use super::running::Running;
+use super::{Agent, AgentError, Means};
+use crate::brain::{Brain, Effect, Opinion, Progress, Spent, Stage};
+use trial::Turned;
+
+/// The most corrections that one batch looks at. The others wait for the next one.
+const MAX_CORRECTIONS: u32 = 20;
+/// How often a stage may find no model that answers before the batch ends; the next one goes on with its correction.
+const MAX_FAILURES: u32 = 5;
+/// How many starts of the engine may take a batch up at one stage before the correction is left as it is.
+const MAX_STARTS: u32 = 5;
+/// How long a batch waits for a model that gave no answer, the first time. Each time it is four times as long.
+const FIRST_WAIT: Duration = Duration::from_mins(1);
+/// How often to look at least whether a batch is due.
+const LONGEST: Duration = Duration::from_hours(1);
+/// How long to leave an engine alone that is quiesced, or whose turns are at work.
+const MINUTE: Duration = Duration::from_mins(1);
+
+/// See the module. Clones share it.
+#[derive(Clone)]
+pub(super) struct Learner {
+    brain: Brain,
+    means: Arc<Means>,
+    running: Running,
+    stopping: CancellationToken,
+    /// Told when a batch is asked for.
+    wake: Arc<Notify>,
+}
+
+/// How a batch goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Pace {
+    /// With the next stage.
+    On,
+    /// After a while.
+    Wait(Duration),
+    /// There is none.
+    Idle,
+}
+
+/// A batch counts as being at work. Dropped, it does not.
+struct AtWork<'a>(&'a Running);
+
+impl Drop for AtWork<'_> {
+    fn drop(&mut self) {
+        self.0.turns().learn_no_more();
+    }
+}
+
+impl Agent {
+    /// Takes down what a person says of the newest turn of a task. A correction is in force at once.
+    pub async fn give_feedback(&self, feedback: Feedback) -> Result<FeedbackRecorded, AgentError> {
+        let opinion = opinion(&feedback)?;
+        let task = self.brain.task(&feedback.task_id)?.ok_or(AgentError::UnknownTask)?.row;
+        let (feedback_id, at) = (FeedbackId::new(), self.means.clock.now());
+        let insert = self.brain.write(move |rows| rows.insert_feedback(feedback_id, task, &opinion, at));
+        if !insert.await? {
+            return Err(AgentError::UnknownTask);
+        }
+        Ok(FeedbackRecorded { status: RecordedStatus::Recorded, feedback_id })
+    }
+
+    /// Begins a learning batch, unless one is under way: then that one is meant.
+    pub async fn start_batch(&self) -> Result<BatchStarted, AgentError> {
+        let (batch_id, Progress { trajectory_count, .. }) = self.learner.begin().await?;
+        Ok(BatchStarted { status: StartedStatus::Started, batch_id, trajectory_count })
+    }
+
+    /// A page of the lessons in force, the newest first.
+    pub async fn lessons(&self, list: ListMemory) -> Result<Lessons, AgentError> {
+        let (limit, offset) = page(list);
+        self.read(move |brain| Ok(Lessons { lessons: brain.lessons(limit, offset)? })).await
+    }
+
+    /// Undoes a lesson. Any text is taken for its id.
+    pub async fn undo_lesson(&self, id: &str) -> Result<(), AgentError> {
+        let undone = match id.parse::<MemoryId>() {
+            Ok(id) => self.brain.write(move |rows| rows.undo_lesson(id)).await?,
+            Err(_) => false,
+        };
+        let unknown = || "there is no such lesson in force; GET /memory/lessons lists them".to_owned();
+        undone.then_some(()).ok_or_else(|| AgentError::UnknownRecord(unknown()))
+    }
+}
+
+/// What a person said, checked.
+fn opinion(feedback: &Feedback) -> Result<Opinion, AgentError> {
+    let Feedback { feedback_type, correction_text, rating, comment, .. } = feedback;
+    let invalid = |what: String| Err(AgentError::Invalid(what));
+    match feedback_type {
+        FeedbackType::Correction => match correction_text {
+            Some(text) if !text.trim().is_empty() && text.len() <= MAX_FEEDBACK => {
+                Ok(Opinion::Correction { text: text.clone(), record: MemoryId::new() })
+            }
+            _ => invalid(format!(
+                "`correction_text`: must be 1 to {MAX_FEEDBACK} bytes of text, not all of it blank: the right answer"
+            )),
+        },
+        FeedbackType::Rating => Ok(Opinion::Rating { rating: rating.map(contract::wire::Bounded::get) }),
+        FeedbackType::ErrorReport if comment.as_ref().is_some_and(|text| text.len() > MAX_FEEDBACK) => {
+            invalid(format!("`comment`: must be at most {MAX_FEEDBACK} bytes long"))
+        }
+        FeedbackType::ErrorReport => Ok(Opinion::ErrorReport { comment: comment.clone() }),
+    }
+}
+
+impl Learner {
+    pub(super) fn new(
+        brain: Brain,
+        means: Arc<Means>,
+        running: Running,
+        stopping: CancellationToken,
+    ) -> Self {
+        Self { brain, means, running, stopping, wake: Arc::default() }
+    }
+
+    /// Counts a batch that an earlier run of the engine left under way as being at work.
+    pub(super) fn expect_batch(&self) -> Result<(), rusqlite::Error> {
+        if self.brain.batch_under_way()?.is_some() {
+            // An engine that has just been started is not quiesced.
+            self.running.turns().learn(self.means.clock.monotonic()).ok();
+        }
+        Ok(())
+    }
+
+    /// Learns until the engine stops.
+    pub(super) async fn live(self) {
+        if let Err(error) = self.take_up().await {
+            tracing::warn!(
+                error = &error as &dyn std::error::Error,
+                "A learning batch could not be taken up."
+            );
+        }
+        while !self.stopping.is_cancelled() {
+            let pause = match self.round().await {
+                Ok(pause) => pause,
+                Err(error) => {
+                    let error = &error as &dyn std::error::Error;
+                    tracing::warn!(error, "Nothing could be learned; this is tried again.");
+                    MINUTE
+                }
+            };
+            tokio::select! {
+                biased;
+                () = self.stopping.cancelled() => return,
+                () = self.wake.notified() => {}
+                () = self.means.clock.sleep(pause) => {}
+            }
+        }
+    }
+
+    /// Goes on with a batch that was cut off. A correction at which the engine dies again and again is left as it is.
+    async fn take_up(&self) -> Result<(), AgentError> {
+        let Some((id, mut progress)) = self.brain.batch_under_way()? else { return Ok(()) };
+        progress.starts += 1;
+        let mut effect = Effect::None;
+        if progress.starts > MAX_STARTS {
+            effect = progress.stage.feedback_id().map_or(Effect::End, Effect::Done);
+            progress = Progress { stage: Stage::Choosing, starts: 0, ..progress };
+        }
+        self.commit(id, progress, effect, Vec::new()).await
+    }
+
+    /// Does what is due; when to look again.
+    async fn round(&self) -> Result<Duration, AgentError> {
+        if self.brain.batch_under_way()?.is_none() {
+            match self.due_in().await? {
+                Some(due_in) if !due_in.is_zero() => return Ok(due_in.min(LONGEST)),
+                Some(_) => {
+                    self.calm().await;
+                    match self.begin().await {
+                        Ok(_) => {}
+                        Err(AgentError::Quiesced | AgentError::Stopping) => return Ok(MINUTE),
+                        Err(error) => return Err(error),
+                    }
+                }
+                None => return Ok(self.means.batch_interval.unwrap_or(LONGEST).min(LONGEST)),
+            }
+        }
+        if self.running.turns().learn(self.means.clock.monotonic()).is_err() {
+            return Ok(MINUTE);
+        }
+        let _at_work = AtWork(&self.running);
+        loop {
+            self.calm().await;
+            if self.stopping.is_cancelled() {
+                return Ok(MINUTE);
+            }
+            match self.step().await? {
+                Pace::On => {}
+                Pace::Wait(pause) => return Ok(pause),
+                Pace::Idle => return Ok(self.means.batch_interval.unwrap_or(LONGEST).min(LONGEST)),
+            }
+        }
+    }
+
+    /// Waits until no turn is at work, or the engine stops.
+    async fn calm(&self) {
+        loop {
+            tokio::select! {
+                biased;
+                () = self.stopping.cancelled() => return,
+                () = self.running.calm() => return,
+                () = self.means.clock.sleep(MINUTE) => {}
+            }
+        }
+    }
+
+    /// How long it is until a batch is due; none where there is nothing to read, or batches are only asked for.
+    async fn due_in(&self) -> Result<Option<Duration>, AgentError> {
+        let Some(interval) = self.means.batch_interval else { return Ok(None) };
+        let Some(since) = self.read(Brain::unread_since).await? else { return Ok(None) };
+        let passed = self.means.clock.now().unix_ms().saturating_sub(since.unix_ms());
+        Ok(Some(interval.saturating_sub(Duration::from_millis(u64::try_from(passed).unwrap_or(0)))))
+    }
+
+    /// Begins a batch, unless one is under way; the one that is.
+    async fn begin(&self) -> Result<(BatchId, Progress), AgentError> {
+        if self.stopping.is_cancelled() {
+            return Err(AgentError::Stopping);
+        }
+        self.running.turns().learn(self.means.clock.monotonic())?;
+        let (id, now) = (BatchId::new(), self.means.clock.now());
+        let begun = self.brain.write(move |rows| rows.begin_batch(id, now)).await;
+        if begun.is_err() {
+            self.running.turns().learn_no_more();
+        }
+        self.wake.notify_one();
+        Ok(begun?)
+    }
+
+    /// Brings the batch that is under way one stage further.
+    pub(super) async fn step(&self) -> Result<Pace, AgentError> {
+        let Some((id, progress)) = self.brain.batch_under_way()? else { return Ok(Pace::Idle) };
+        if progress.stage == Stage::Choosing {
+            return self.choose(id, progress).await;
+        }
+        let (turned, spent) = self.turn(progress.stage.clone()).await?;
+        let (progress, effect, pace) = match turned {
+            Turned::To(stage, effect) => {
+                (Progress { stage: *stage, failures: 0, starts: 0, ..progress }, effect, Pace::On)
+            }
+            Turned::NotNow if progress.failures >= MAX_FAILURES => {
+                tracing::warn!(batch.id = %id, "A learning batch ends early: no model answers it.");
+                (progress, Effect::End, Pace::Idle)
+            }
+            Turned::NotNow => {
+                let wait = FIRST_WAIT.saturating_mul(4_u32.saturating_pow(progress.failures)).min(LONGEST);
+                let failures = progress.failures + 1;
+                (Progress { failures, starts: 0, ..progress }, Effect::None, Pace::Wait(wait))
+            }
+        };
+        self.commit(id, progress, effect, spent).await?;
+        Ok(pace)
+    }
+
+    /// Takes the next correction, or ends the batch.
+    async fn choose(&self, id: BatchId, progress: Progress) -> Result<Pace, AgentError> {
+        let after = progress.after;
+        let next = match progress.taken {
+            MAX_CORRECTIONS.. => None,
+            _ => self.read(move |brain| brain.next_correction(after)).await?,
+        };
+        let Some((after, feedback_id)) = next else {
+            let (turns, corrections, lessons) = (progress.trajectory_count, progress.taken, progress.adopted);
+            tracing::info!(batch.id = %id, turns, corrections, lessons, "A learning batch has ended.");
+            self.commit(id, progress, Effect::End, Vec::new()).await?;
+            return Ok(Pace::Idle);
+        };
+        let taken = progress.taken + 1;
+        let stage = Stage::Drafting { feedback_id };
+        let progress = Progress { after, taken, stage, failures: 0, starts: 0, ..progress };
+        self.commit(id, progress, Effect::None, Vec::new()).await?;
+        Ok(Pace::On)
+    }
+
+    async fn commit(
+        &self,
+        id: BatchId,
+        progress: Progress,
+        effect: Effect,
+        spent: Vec<Spent>,
+    ) -> Result<(), AgentError> {
+        let at = self.means.clock.now();
+        let write =
+            move |rows: &crate::brain::Rows<'_>| rows.advance_batch(id, &progress, &effect, &spent, at);
+        Ok(self.brain.write(write).await?)
+    }
+
+    async fn read<T: Send + 'static>(
+        &self,
+        read: impl FnOnce(&Brain) -> Result<T, rusqlite::Error> + Send + 'static,
+    ) -> Result<T, AgentError> {
+        let brain = self.brain.clone();
+        Ok(blocking(move || read(&brain)).await.ok_or(AgentError::Stopping)??)
+    }
+}

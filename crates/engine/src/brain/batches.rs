@@ -1,0 +1,263 @@
+//! Batches of the learning component: how far each has come. One is under way at a time.
+
+use contract::learning::Verdict;
+use contract::{BatchId, FeedbackId, MemoryId, TaskId, Timestamp, TurnId};
+use rusqlite::types::Type;
+use rusqlite::{Connection, Error, OptionalExtension as _, params};
+use serde::{Deserialize, Serialize};
+
+use super::feedback::FeedbackRow;
+use super::learned::NewLesson;
+use super::read::{parsed, task_id};
+use super::spending::Spent;
+use super::terms::Terms;
+use super::{Rows, json};
+
+/// How many of the newest turns are looked through for one that has nothing to do with a correction.
+const LOOKED_THROUGH: i64 = 100;
+
+/// How far a batch has come. What is stored is read by later versions: it may only grow.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Progress {
+    /// How many turns have ended since the batch before it began.
+    pub trajectory_count: u64,
+    /// The last step of those.
+    pub upto: i64,
+    /// The last correction that was looked at.
+    #[serde(default)]
+    pub after: FeedbackRow,
+    /// How many corrections were looked at.
+    #[serde(default)]
+    pub taken: u32,
+    /// How many lessons were adopted.
+    #[serde(default)]
+    pub adopted: u32,
+    /// What comes next.
+    #[serde(default)]
+    pub stage: Stage,
+    /// How often a model gave no answer since the last stage.
+    #[serde(default)]
+    pub failures: u32,
+    /// How many starts of the engine have taken the batch up since the last stage.
+    #[serde(default)]
+    pub starts: u32,
+}
+
+/// What comes next in a batch.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "stage", rename_all = "snake_case")]
+pub enum Stage {
+    /// The next correction is looked for.
+    #[default]
+    Choosing,
+    /// A lesson is drafted from a correction.
+    Drafting {
+        /// The correction.
+        feedback_id: FeedbackId,
+    },
+    /// The corrected turn is asked again.
+    Trying(Draft),
+    /// What it answered is judged.
+    Judging {
+        /// The lesson.
+        draft: Draft,
+        /// What it answered.
+        answer: String,
+    },
+    /// An unrelated turn is asked again.
+    TryingOther {
+        /// The lesson.
+        draft: Draft,
+        /// What was judged of the corrected turn.
+        verdict: Verdict,
+        /// The unrelated turn.
+        other: Other,
+    },
+    /// What that answered is judged.
+    JudgingOther {
+        /// The lesson.
+        draft: Draft,
+        /// What was judged of the corrected turn.
+        verdict: Verdict,
+        /// The unrelated turn.
+        other: Other,
+        /// What it answered.
+        answer: String,
+    },
+}
+
+impl Stage {
+    /// The correction that is looked at.
+    pub fn feedback_id(&self) -> Option<FeedbackId> {
+        match self {
+            Self::Choosing => None,
+            Self::Drafting { feedback_id } => Some(*feedback_id),
+            Self::Trying(draft)
+            | Self::Judging { draft, .. }
+            | Self::TryingOther { draft, .. }
+            | Self::JudgingOther { draft, .. } => Some(draft.feedback_id),
+        }
+    }
+}
+
+/// A lesson that is on trial.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Draft {
+    /// The correction that it is drawn from.
+    pub feedback_id: FeedbackId,
+    /// The lesson.
+    pub lesson: String,
+    /// The lesson that it is merged with.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub merges: Option<MemoryId>,
+    /// Whether what came from a tool may be in it.
+    pub is_tainted: bool,
+}
+
+/// A turn that has nothing to do with a correction.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Other {
+    /// Its task.
+    pub task_id: TaskId,
+    /// It.
+    pub turn_id: TurnId,
+}
+
+/// What a stage has come to, beside the next one.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Effect {
+    /// Nothing.
+    None,
+    /// The batch is done with a correction, of which no lesson came.
+    Done(FeedbackId),
+    /// A lesson is adopted, where that is still possible.
+    Adopt(Box<NewLesson>),
+    /// The batch ends.
+    End,
+}
+
+impl Rows<'_> {
+    /// Begins a batch, unless one is under way; the one that is.
+    pub fn begin_batch(&self, id: BatchId, at: Timestamp) -> Result<(BatchId, Progress), Error> {
+        if let Some(under_way) = under_way(self.transaction)? {
+            return Ok(under_way);
+        }
+        let from = read_up_to(self.transaction)?;
+        let sql = "SELECT COUNT(*), COALESCE(MAX(step), ?1) FROM trajectories WHERE step > ?1";
+        let (count, upto): (i64, i64) =
+            self.transaction.prepare_cached(sql)?.query_row([from], |row| Ok((row.get(0)?, row.get(1)?)))?;
+        let trajectory_count = u64::try_from(count).unwrap_or(0);
+        let progress = Progress { trajectory_count, upto, ..Progress::default() };
+        self.execute(
+            "INSERT INTO batches (id, state, started_at) VALUES (?1, ?2, ?3)",
+            params![id.to_string(), json(&progress)?, at.unix_ms()],
+        )?;
+        // What nothing is learned from is read with this.
+        self.execute(
+            "UPDATE feedback SET batch = ?1 WHERE batch IS NULL AND (task IS NULL OR NOT EXISTS (
+                 SELECT 1 FROM knowledge WHERE knowledge.id = said ->> '$.record' AND valid_until IS NULL
+             ))",
+            [self.transaction.last_insert_rowid()],
+        )?;
+        Ok((id, progress))
+    }
+
+    /// A batch has come to `progress`, with what that came to and cost. A lesson that can no longer be adopted is none.
+    pub fn advance_batch(
+        &self,
+        id: BatchId,
+        progress: &Progress,
+        effect: &Effect,
+        spent: &[Spent],
+        at: Timestamp,
+    ) -> Result<(), Error> {
+        for spent in spent {
+            self.insert_spent(at, spent)?;
+        }
+        let mut progress = progress.clone();
+        match effect {
+            Effect::Adopt(lesson) => {
+                // Where it is not, the next batch looks at the correction again, if that is still there.
+                if self.adopt(lesson, id, at)? {
+                    progress.adopted += 1;
+                    self.be_done_with(lesson.correction.id, id)?;
+                }
+            }
+            Effect::Done(feedback_id) => self.be_done_with(*feedback_id, id)?,
+            Effect::None | Effect::End => {}
+        }
+        let ended_at = (*effect == Effect::End).then_some(at.unix_ms());
+        self.execute(
+            "UPDATE batches SET state = ?2, ended_at = ?3 WHERE id = ?1",
+            params![id.to_string(), json(&progress)?, ended_at],
+        )
+    }
+
+    /// No batch looks at a correction again.
+    fn be_done_with(&self, feedback_id: FeedbackId, batch_id: BatchId) -> Result<(), Error> {
+        self.execute(
+            "UPDATE feedback SET batch = (SELECT batch FROM batches WHERE id = ?2) WHERE id = ?1",
+            [feedback_id.to_string(), batch_id.to_string()],
+        )
+    }
+}
+
+/// The batch that is under way, and how far it has come. One that a later version wrote and that this one cannot read
+/// begins anew.
+pub(super) fn under_way(reader: &Connection) -> Result<Option<(BatchId, Progress)>, Error> {
+    let mut query = reader
+        .prepare_cached("SELECT id, state FROM batches WHERE ended_at IS NULL ORDER BY batch LIMIT 1")?;
+    let found = query.query_row([], |row| {
+        let state = row.get_ref(1)?.as_str()?;
+        let progress = serde_json::from_str(state).or_else(|error| {
+            tracing::warn!(%error, "A learning batch cannot be read; it begins anew.");
+            let readable: serde_json::Value = serde_json::from_str(state)?;
+            let number = |field: &str| readable.get(field).and_then(serde_json::Value::as_i64).unwrap_or(0);
+            let trajectory_count = u64::try_from(number("trajectory_count")).unwrap_or(0);
+            Ok(Progress { trajectory_count, upto: number("upto"), ..Progress::default() })
+        });
+        let failed =
+            |error: serde_json::Error| Error::FromSqlConversionFailure(1, Type::Text, Box::new(error));
+        Ok((parsed(row, 0)?, progress.map_err(failed)?))
+    });
+    found.optional()
+}
+
+/// Up to which step of the journal batches have read.
+fn read_up_to(reader: &Connection) -> Result<i64, Error> {
+    let sql = "SELECT COALESCE((SELECT state ->> '$.upto' FROM batches ORDER BY batch DESC LIMIT 1), 0)";
+    reader.prepare_cached(sql)?.query_row([], |row| row.get(0))
+}
+
+/// Since when there is something that no batch has read: since the last one began, or else since the first of it.
+pub(super) fn unread_since(reader: &Connection) -> Result<Option<Timestamp>, Error> {
+    let upto = read_up_to(reader)?;
+    let first = "SELECT MIN(at) FROM (
+                     SELECT MIN(at) AS at FROM trajectories WHERE step > ?1
+                     UNION ALL SELECT MIN(created_at) FROM feedback WHERE batch IS NULL
+                 )";
+    let first: Option<i64> = reader.prepare_cached(first)?.query_row([upto], |row| row.get(0))?;
+    let last = "SELECT MAX(started_at) FROM batches";
+    let last: Option<i64> = reader.prepare_cached(last)?.query_row([], |row| row.get(0))?;
+    Ok(first.map(|first| Timestamp::from_unix_ms(last.unwrap_or(first))))
+}
+
+/// The newest turn that ended well, of which nobody said anything, and that has nothing to do with `text`.
+pub(super) fn unrelated(reader: &Connection, turn_id: TurnId, text: &str) -> Result<Option<Other>, Error> {
+    let terms = Terms::of(text);
+    let mut query = reader.prepare_cached(
+        "SELECT task_id, turn_id, content FROM trajectories JOIN turns USING (turn)
+         JOIN tasks ON tasks.task = trajectories.task JOIN episodes USING (turn)
+         WHERE outcome = 'completed' AND turn_id <> ?1
+         AND NOT EXISTS (SELECT 1 FROM feedback WHERE feedback.turn = trajectories.turn)
+         ORDER BY turn DESC LIMIT ?2",
+    )?;
+    let mut rows = query.query(params![turn_id.to_string(), LOOKED_THROUGH])?;
+    while let Some(row) = rows.next()? {
+        let content: String = row.get(2)?;
+        if !terms.is_relevant(terms.coverage(&content)) {
+            return Ok(Some(Other { task_id: task_id(row, 0)?, turn_id: parsed(row, 1)? }));
+        }
+    }
+    Ok(None)
+}

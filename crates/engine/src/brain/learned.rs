@@ -1,0 +1,195 @@
+//! Lessons: records of knowledge that were drawn from corrections, with what they were drawn from.
+
+use std::collections::HashSet;
+
+use contract::learning::{CorrectionGiven, Evidence, Lesson, Verdict};
+use contract::memory::Source;
+use contract::{BatchId, FeedbackId, MemoryId, Timestamp};
+use rusqlite::types::Type;
+use rusqlite::{Connection, Error, OptionalExtension as _, Row, params};
+
+use super::feedback::{Correction, correction};
+use super::knowledge::{NewKnowledge, ToKnow, in_force};
+use super::read::{parsed, timestamp};
+use super::terms::Terms;
+use super::{Rows, json};
+
+/// The most corrections that a lesson names.
+const MAX_NAMED: usize = 64;
+
+/// A lesson that has stood its trial.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NewLesson {
+    /// Its id.
+    pub id: MemoryId,
+    /// What was learned.
+    pub content: String,
+    /// What it was drawn from.
+    pub correction: Correction,
+    /// The lesson that it is merged with.
+    pub merges: Option<MemoryId>,
+    /// Whether what came from a tool may be in it.
+    pub is_tainted: bool,
+    /// What was judged.
+    pub verdicts: Vec<Verdict>,
+}
+
+/// A lesson as the drafting of another one is shown it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Known {
+    /// Its id.
+    pub id: MemoryId,
+    /// What was learned.
+    pub content: String,
+}
+
+impl Rows<'_> {
+    /// Puts a lesson in force, in the place of the correction and of the lesson that it was merged with; whether that
+    /// was still possible. One that may hold what came from a tool is data, which takes the place of nothing but data.
+    pub(super) fn adopt(&self, lesson: &NewLesson, batch_id: BatchId, at: Timestamp) -> Result<bool, Error> {
+        let NewLesson { id, content, correction: given, merges, is_tainted, verdicts } = lesson;
+        // The person may have taken it back, edited it away or had the lesson undone meanwhile.
+        let Some(given) = correction(self.transaction, given.id)? else { return Ok(false) };
+        let mut corrections = vec![CorrectionGiven {
+            feedback_id: given.id,
+            task_id: given.task_id,
+            turn_id: given.turn_id,
+            correction_text: given.text,
+        }];
+        if let Some(merged) = merges {
+            let Some(evidence) = evidence(self.transaction, *merged)? else { return Ok(false) };
+            corrections.extend(evidence.corrections);
+            corrections.truncate(MAX_NAMED);
+        }
+        let source = if *is_tainted { Source::Tool } else { Source::Learned };
+        let supersedes = merges.or((!is_tainted).then_some(given.record));
+        let to_know = ToKnow { content: content.clone(), tags: Vec::new(), supersedes };
+        let record = NewKnowledge { id: *id, to_know, source };
+        if self.save_knowledge(&record, Some(given.task), at)?.is_err() {
+            return Ok(false);
+        }
+        let (id, feedback_id) = (id.to_string(), given.id.to_string());
+        // It is drawn from the step that the correction is about.
+        self.execute(
+            "UPDATE knowledge SET step = (SELECT step FROM feedback WHERE id = ?2) WHERE id = ?1",
+            [&id, &feedback_id],
+        )?;
+        if !is_tainted {
+            let sql = "UPDATE knowledge SET valid_until = ?2 WHERE id = ?1";
+            self.execute(sql, params![given.record.to_string(), at.unix_ms()])?;
+        }
+        let evidence = Evidence { batch_id, corrections, verdicts: verdicts.clone() };
+        let sql = "INSERT INTO lessons (id, evidence, batch)
+                   SELECT ?1, ?2, batch FROM batches WHERE id = ?3";
+        self.execute(sql, params![id, json(&evidence)?, batch_id.to_string()])?;
+        Ok(true)
+    }
+
+    /// Takes a lesson in force back; whether there was one. What it came in the place of is in force again, and is not
+    /// learned again.
+    pub fn undo_lesson(&self, id: MemoryId) -> Result<bool, Error> {
+        let is_known = evidence(self.transaction, id)?.is_some();
+        if !is_known || in_force(self.transaction, id)?.is_err() {
+            return Ok(false);
+        }
+        self.take_back(id)?;
+        Ok(true)
+    }
+
+    /// Takes out the lessons in which one of these corrections is, the newest first. The others in them are to be
+    /// learned again.
+    pub(super) fn withdraw_lessons_of(&self, void: &HashSet<String>) -> Result<(), Error> {
+        let mut query = self.transaction.prepare_cached(
+            "SELECT id, evidence FROM lessons JOIN knowledge USING (id) ORDER BY record DESC",
+        )?;
+        let lessons = query.query_map([], |row| Ok((parsed(row, 0)?, read(row, 1)?)))?;
+        let lessons: Vec<(MemoryId, Evidence)> = lessons.collect::<Result<_, _>>()?;
+        for (id, evidence) in lessons {
+            let is_void = |given: &CorrectionGiven| void.contains(&given.feedback_id.to_string());
+            if !evidence.corrections.iter().any(is_void) {
+                continue;
+            }
+            self.take_back(id)?;
+            if let Some(own) = evidence.corrections.first().filter(|own| !is_void(own)) {
+                self.forget_that_learned(own.feedback_id)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes a lesson out, and puts what it came in the place of in force again, unless another record has come in its
+    /// own place.
+    fn take_back(&self, id: MemoryId) -> Result<(), Error> {
+        let own = own_correction(self.transaction, id)?;
+        if in_force(self.transaction, id)?.is_ok() {
+            let sql = "UPDATE knowledge SET valid_until = NULL
+                       WHERE id = (SELECT supersedes FROM knowledge WHERE id = ?1)";
+            self.execute(sql, [id.to_string()])?;
+            if let Some(own) = own {
+                self.put_in_force(own)?;
+            }
+        }
+        self.execute("DELETE FROM knowledge WHERE id = ?1", [id.to_string()])
+    }
+}
+
+/// The correction that a lesson was drawn from.
+fn own_correction(reader: &Connection, id: MemoryId) -> Result<Option<FeedbackId>, Error> {
+    let evidence = evidence(reader, id)?;
+    Ok(evidence.and_then(|evidence| evidence.corrections.first().map(|own| own.feedback_id)))
+}
+
+/// What a lesson was drawn from, if it is one.
+pub(super) fn evidence(reader: &Connection, id: MemoryId) -> Result<Option<Evidence>, Error> {
+    let mut query = reader.prepare_cached("SELECT evidence FROM lessons WHERE id = ?1")?;
+    query.query_row([id.to_string()], |row| read(row, 0)).optional()
+}
+
+fn read(row: &Row<'_>, column: usize) -> Result<Evidence, Error> {
+    serde_json::from_str(row.get_ref(column)?.as_str()?)
+        .map_err(|error| Error::FromSqlConversionFailure(column, Type::Text, Box::new(error)))
+}
+
+/// The lessons in force, the newest first.
+pub(super) fn lessons(reader: &Connection, limit: i64, offset: i64) -> Result<Vec<Lesson>, Error> {
+    let mut query = reader.prepare_cached(
+        "SELECT id, content, evidence, created_at FROM lessons JOIN knowledge USING (id)
+         WHERE valid_until IS NULL ORDER BY record DESC LIMIT ?1 OFFSET ?2",
+    )?;
+    let rows = query.query_map([limit, offset], |row| {
+        Ok(Lesson {
+            id: parsed(row, 0)?,
+            content: row.get(1)?,
+            evidence: read(row, 2)?,
+            created_at: timestamp(row, 3)?,
+        })
+    })?;
+    rows.collect()
+}
+
+/// How many lessons are looked at for those that bear on something: the newest.
+const LOOKED_AT: i64 = 500;
+
+/// Lessons in force that are data, or that are not: those that bear most on `about`, and then the newest.
+pub(super) fn known(
+    reader: &Connection,
+    is_tainted: bool,
+    about: &str,
+    limit: usize,
+) -> Result<Vec<Known>, Error> {
+    let mut query = reader.prepare_cached(
+        "SELECT id, content FROM lessons JOIN knowledge USING (id)
+         WHERE valid_until IS NULL AND (source = 'tool') = ?1 ORDER BY record DESC LIMIT ?2",
+    )?;
+    let rows = query.query_map(params![is_tainted, LOOKED_AT], |row| {
+        Ok(Known { id: parsed(row, 0)?, content: row.get(1)? })
+    })?;
+    let mut known: Vec<Known> = rows.collect::<Result<_, _>>()?;
+    let terms = Terms::of(about);
+    known.sort_by_cached_key(|known| {
+        let coverage = terms.coverage(&known.content);
+        std::cmp::Reverse(coverage.words() + coverage.names())
+    });
+    known.truncate(limit);
+    Ok(known)
+}

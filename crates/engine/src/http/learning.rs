@@ -1,0 +1,90 @@
+//! `/feedback`, `/admin/lc/trigger` and `/memory/lessons`: what people say of turns, and what is learned from it.
+
+use axum::extract::State as Extract;
+use contract::ErrorBody;
+use contract::engine::{Deleted, DeletedStatus};
+use contract::learning::{BatchStarted, Feedback, FeedbackRecorded, Lessons};
+use contract::memory::ListMemory;
+use service::http::{ApiError, Json, Path, Query};
+
+use super::State;
+use super::auth::Authenticated;
+
+/// Takes down what a person says of the newest turn of a task.
+#[utoipa::path(
+    post, path = "/feedback", request_body = Feedback, security(("engine_key" = [])),
+    responses(
+        (status = 200, body = FeedbackRecorded),
+        (status = 400, body = ErrorBody, description = "INVALID_REQUEST"),
+        (status = 401, body = ErrorBody, description = "INVALID_ENGINE_KEY"),
+        (status = 404, body = ErrorBody, description = "TASK_NOT_FOUND"),
+        (status = 413, body = ErrorBody, description = "PAYLOAD_TOO_LARGE"),
+        (status = 500, body = ErrorBody, description = "INTERNAL_ERROR"),
+    ),
+)]
+pub(super) async fn give_feedback(
+    _: Authenticated,
+    Extract(State(shared)): Extract<State>,
+    Json(feedback): Json<Feedback>,
+) -> Result<axum::Json<FeedbackRecorded>, ApiError> {
+    Ok(axum::Json(shared.agent.give_feedback(feedback).await?))
+}
+
+/// Begins a learning batch, unless one is under way. It goes on by itself.
+#[utoipa::path(
+    post, path = "/admin/lc/trigger", security(("engine_key" = [])),
+    responses(
+        (status = 200, body = BatchStarted),
+        (status = 401, body = ErrorBody, description = "INVALID_ENGINE_KEY"),
+        (status = 500, body = ErrorBody, description = "INTERNAL_ERROR"),
+        (status = 503, body = ErrorBody, description = "QUIESCED, SHUTTING_DOWN"),
+    ),
+)]
+pub(super) async fn trigger(
+    _: Authenticated,
+    Extract(State(shared)): Extract<State>,
+) -> Result<axum::Json<BatchStarted>, ApiError> {
+    Ok(axum::Json(shared.agent.start_batch().await?))
+}
+
+/// Lists what was learned and is in force, the newest first.
+#[utoipa::path(
+    get, path = "/memory/lessons", security(("engine_key" = [])),
+    params(
+        ("limit" = Option<i64>, Query, description = "How many at most: 1 to 1,000, 50 by default"),
+        ("offset" = Option<i64>, Query, description = "How many to leave out; 0 by default"),
+    ),
+    responses(
+        (status = 200, body = Lessons),
+        (status = 400, body = ErrorBody, description = "INVALID_REQUEST"),
+        (status = 401, body = ErrorBody, description = "INVALID_ENGINE_KEY"),
+        (status = 500, body = ErrorBody, description = "INTERNAL_ERROR"),
+    ),
+)]
+pub(super) async fn lessons(
+    _: Authenticated,
+    Extract(State(shared)): Extract<State>,
+    Query(query): Query<ListMemory>,
+) -> Result<axum::Json<Lessons>, ApiError> {
+    Ok(axum::Json(shared.agent.lessons(query).await?))
+}
+
+/// Undoes a lesson: what it came in the place of is in force again.
+#[utoipa::path(
+    delete, path = "/memory/lessons/{id}", params(("id" = String, Path, description = "The lesson")),
+    security(("engine_key" = [])),
+    responses(
+        (status = 200, body = Deleted),
+        (status = 401, body = ErrorBody, description = "INVALID_ENGINE_KEY"),
+        (status = 404, body = ErrorBody, description = "NOT_FOUND"),
+        (status = 500, body = ErrorBody, description = "INTERNAL_ERROR"),
+    ),
+)]
+pub(super) async fn undo(
+    _: Authenticated,
+    Extract(State(shared)): Extract<State>,
+    Path(id): Path<String>,
+) -> Result<axum::Json<Deleted>, ApiError> {
+    shared.agent.undo_lesson(&id).await?;
+    Ok(axum::Json(Deleted { status: DeletedStatus::Deleted }))
+}
