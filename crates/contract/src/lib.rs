@@ -22,6 +22,7 @@ pub mod rpc;
 pub mod skills;
 pub mod text;
 pub mod time;
+pub mod transfer;
 pub mod wire;
 
 pub use error::{ErrorBody, ErrorCode, ErrorDetail};

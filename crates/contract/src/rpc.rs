@@ -67,6 +67,8 @@ pub enum RpcOutcome {
     Known(Knowledge),
     /// Of `memory.delete`.
     Deleted(Deleted),
+    /// Of `memory.export`: the document of `GET /memory/export`.
+    Exported(Value),
     /// Of `set_config`, `reload` and `set_key_hash`, which have nothing to tell.
     Done {},
 }

@@ -38,6 +38,7 @@ mod tasks;
 mod taught;
 mod telling;
 mod thread;
+mod transfer;
 mod turn;
 mod watched;
 
@@ -75,6 +76,8 @@ use running::{Command, Inbox, Registration, Running, Turns};
 use skills_told::SkillsTold;
 use stream::Blocks;
 use thread::Thread;
+pub use transfer::Export;
+use transfer::Transfers;
 
 /// How many turns may be at work at once. Those that wait for a person are not counted.
 const MAX_TURNS_AT_ONCE: usize = 256;
@@ -116,6 +119,8 @@ pub struct Agent {
     places: Arc<Semaphore>,
     /// Places for tools that run beside turns.
     direct: Semaphore,
+    /// Exports and imports of what is remembered.
+    transfers: Transfers,
     running: Running,
     learner: Learner,
     turns: TaskTracker,
@@ -151,6 +156,7 @@ impl Agent {
             means,
             places: Arc::new(Semaphore::new(MAX_TURNS_AT_ONCE)),
             direct: Semaphore::new(direct::MAX_AT_ONCE),
+            transfers: Transfers::default(),
             running,
             learner,
             turns: TaskTracker::new(),
@@ -163,6 +169,7 @@ impl Agent {
     /// the first one on.
     pub async fn execute(&self, request: Execute) -> Result<Reader, AgentError> {
         let order = self.order(request).await?;
+        let tasks_kept = self.transfers.keep_tasks().await;
         let Claimed { recorder, registration, inbox, reader } = loop {
             match self.claim(&order)? {
                 Claim::Begins(claimed) => break claimed,
@@ -197,6 +204,7 @@ impl Agent {
             // Not broken off by a stop: a caller who is told that the turn was not begun may send it again.
             let committed = life.recorder.commit(record).await;
             let begun = committed.is_ok();
+            drop(tasks_kept);
             // The caller may have hung up.
             let _ = told.send(committed);
             if begun {

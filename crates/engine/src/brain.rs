@@ -22,6 +22,7 @@ mod spending;
 pub mod steps;
 mod taking_in;
 mod terms;
+mod transfer;
 mod writer;
 
 use std::path::{Path, PathBuf};
@@ -50,6 +51,7 @@ pub use search::{Found, MemoryQuery};
 pub use settings::Setting;
 pub use skills::{CustomSkill, NotCreated, SkillOutline};
 pub use spending::{SPENDING_KEPT, Spending, Spent};
+pub use transfer::{ExportError, ImportError, Staged};
 pub use writer::{Batch, Durability, WriteError};
 
 use crate::brain::steps::Base;
@@ -194,6 +196,8 @@ impl Brain {
                 LockError::Held(holder) => BrainError::InUse { file: file.to_owned(), holder },
                 LockError::Io { file, source } => BrainError::Lock { file, source },
             })?;
+        // An import that was cut off.
+        transfer::clear(file);
         let write = schema::open(file)?;
         let reading = |error| BrainError::of(file, error);
         let point_reads = reader(file, 64).map_err(reading)?;
@@ -239,6 +243,11 @@ impl Brain {
     /// A row for a task that is about to begin; the task exists once its first batch is committed.
     pub fn reserve_task(&self) -> TaskRow {
         TaskRow(self.shared.next_task.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// Rows for so many tasks, one after the other; the first one.
+    fn reserve_tasks(&self, tasks: u32) -> TaskRow {
+        TaskRow(self.shared.next_task.fetch_add(i64::from(tasks), Ordering::Relaxed))
     }
 
     /// The task called `task_id`.

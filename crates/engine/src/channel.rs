@@ -90,6 +90,11 @@ impl Channels {
         self.lock().remove(task_id);
     }
 
+    /// What is known of tasks that no turn runs on is out of date: they are looked up anew.
+    pub fn forget_idle(&self) {
+        self.lock().retain(|_, channel| channel.upgrade().is_some_and(|channel| channel.is_held()));
+    }
+
     /// Callers look the task up in the store while they hold the lock, so that it never gets two channels.
     fn lock(&self) -> MutexGuard<'_, OpenChannels> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)

@@ -16,6 +16,7 @@ mod rpc_tools;
 mod skills;
 mod steering;
 mod tasks;
+mod transfer;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -112,6 +113,8 @@ fn routes() -> OpenApiRouter<State> {
         .routes(routes!(learning::trigger))
         .routes(routes!(learning::lessons))
         .routes(routes!(learning::undo))
+        .routes(routes!(transfer::export))
+        .routes(routes!(transfer::import))
         .routes(routes!(rpc::rpc))
         .routes(routes!(openapi))
 }
@@ -163,3 +166,6 @@ mod stream_tests;
 #[cfg(test)]
 #[path = "http/tests.rs"]
 mod tests;
+#[cfg(test)]
+#[path = "http/transfer_tests.rs"]
+mod transfer_tests;

@@ -6,9 +6,11 @@ use contract::rpc::{Activity, UNCONFINED};
 use super::{Agent, AgentError};
 
 impl Agent {
-    /// From now on no turn begins or goes on, unless one is at work; whether that is so. It lapses by itself.
+    /// From now on no turn begins or goes on, unless one is at work or an import is under way; whether that is so. It
+    /// lapses by itself.
     pub fn quiesce(&self) -> bool {
-        let quiesced = self.running.turns().quiesce(self.means.clock.monotonic());
+        // A stop would cut an import off.
+        let quiesced = !self.is_importing() && self.running.turns().quiesce(self.means.clock.monotonic());
         if quiesced {
             tracing::info!("The engine is quiesced: turns are refused for a while.");
         }

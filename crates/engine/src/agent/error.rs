@@ -46,6 +46,15 @@ pub enum AgentError {
     /// Too many tools run beside turns.
     #[error("{MAX_AT_ONCE} tools are running beside turns, and more cannot")]
     TooManyCalls,
+    /// Too many exports or imports are under way.
+    #[error("as many exports or imports as can be at once are under way; ask again when they are done")]
+    TooManyTransfers,
+    /// What is remembered cannot be replaced.
+    #[error("turns are under way, or wait for a person: cancel them, or import with `mode=merge`")]
+    TurnsUnderWay,
+    /// A document could not be kept beside the brain.
+    #[error("the document could not be kept beside the brain")]
+    Staging(#[source] rusqlite::Error),
     /// The brain's disk does not keep up.
     #[error("too much waits to be stored: the disk is slower than the turns that are running")]
     TooMuchWaiting,

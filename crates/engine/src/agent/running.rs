@@ -113,6 +113,11 @@ impl Table {
         self.turns.get(task_id)
     }
 
+    /// Whether a turn has not ended, at work or not.
+    pub(super) fn any_open(&self) -> bool {
+        self.turns.values().any(|handle| handle.channel.is_held_by(handle.turn_id))
+    }
+
     /// How many turns there are, at work or not.
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {

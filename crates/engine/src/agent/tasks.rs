@@ -24,6 +24,7 @@ impl Agent {
 
     /// Deletes a task with all that only it had.
     pub async fn delete(&self, task_id: &TaskId) -> Result<(), AgentError> {
+        let tasks_kept = self.transfers.keep_tasks().await;
         let recorder = {
             // While one looks nobody begins a turn.
             let _turns = self.running.turns();
@@ -42,6 +43,7 @@ impl Agent {
             let _turns = running.turns();
             channels.forget(&task_id);
             drop(recorder);
+            drop(tasks_kept);
             Ok(())
         });
         deletion.await.unwrap_or(Err(AgentError::Stopping))

@@ -21,8 +21,6 @@ const LOOKED_THROUGH: i64 = 100;
 pub struct Progress {
     /// How many turns have ended since the batch before it began.
     pub trajectory_count: u64,
-    /// The last step of those.
-    pub upto: i64,
     /// The last correction that was looked at.
     #[serde(default)]
     pub after: FeedbackRow,
@@ -142,12 +140,12 @@ impl Rows<'_> {
         if let Some(under_way) = under_way(self.transaction)? {
             return Ok(under_way);
         }
-        let from = read_up_to(self.transaction)?;
-        let sql = "SELECT COUNT(*), COALESCE(MAX(step), ?1) FROM trajectories WHERE step > ?1";
-        let (count, upto): (i64, i64) =
-            self.transaction.prepare_cached(sql)?.query_row([from], |row| Ok((row.get(0)?, row.get(1)?)))?;
+        let since = last_began(self.transaction)?;
+        let sql = "SELECT COUNT(*) FROM trajectories WHERE at > ?1";
+        let count: i64 =
+            self.transaction.prepare_cached(sql)?.query_row([since.unwrap_or(i64::MIN)], |row| row.get(0))?;
         let trajectory_count = u64::try_from(count).unwrap_or(0);
-        let progress = Progress { trajectory_count, upto, ..Progress::default() };
+        let progress = Progress { trajectory_count, ..Progress::default() };
         self.execute(
             "INSERT INTO batches (id, state, started_at) VALUES (?1, ?2, ?3)",
             params![id.to_string(), json(&progress)?, at.unix_ms()],
@@ -173,6 +171,11 @@ impl Rows<'_> {
     ) -> Result<(), Error> {
         for spent in spent {
             self.insert_spent(at, spent)?;
+        }
+        // Another brain may have come in its place.
+        let is_open = "SELECT EXISTS (SELECT 1 FROM batches WHERE id = ?1 AND ended_at IS NULL)";
+        if !self.transaction.query_row(is_open, [id.to_string()], |row| row.get::<_, bool>(0))? {
+            return Ok(());
         }
         let mut progress = progress.clone();
         match effect {
@@ -212,9 +215,9 @@ pub(super) fn under_way(reader: &Connection) -> Result<Option<(BatchId, Progress
         let progress = serde_json::from_str(state).or_else(|error| {
             tracing::warn!(%error, "A learning batch cannot be read; it begins anew.");
             let readable: serde_json::Value = serde_json::from_str(state)?;
-            let number = |field: &str| readable.get(field).and_then(serde_json::Value::as_i64).unwrap_or(0);
-            let trajectory_count = u64::try_from(number("trajectory_count")).unwrap_or(0);
-            Ok(Progress { trajectory_count, upto: number("upto"), ..Progress::default() })
+            let count = readable.get("trajectory_count").and_then(serde_json::Value::as_u64);
+            let trajectory_count = count.unwrap_or(0);
+            Ok(Progress { trajectory_count, ..Progress::default() })
         });
         let failed =
             |error: serde_json::Error| Error::FromSqlConversionFailure(1, Type::Text, Box::new(error));
@@ -223,22 +226,21 @@ pub(super) fn under_way(reader: &Connection) -> Result<Option<(BatchId, Progress
     found.optional()
 }
 
-/// Up to which step of the journal batches have read.
-fn read_up_to(reader: &Connection) -> Result<i64, Error> {
-    let sql = "SELECT COALESCE((SELECT state ->> '$.upto' FROM batches ORDER BY batch DESC LIMIT 1), 0)";
-    reader.prepare_cached(sql)?.query_row([], |row| row.get(0))
+/// When the last batch began, in Unix milliseconds: what ended before that has been read. By time, for rows have other
+/// numbers in a brain that was imported.
+fn last_began(reader: &Connection) -> Result<Option<i64>, Error> {
+    reader.prepare_cached("SELECT MAX(started_at) FROM batches")?.query_row([], |row| row.get(0))
 }
 
 /// Since when there is something that no batch has read: since the last one began, or else since the first of it.
 pub(super) fn unread_since(reader: &Connection) -> Result<Option<Timestamp>, Error> {
-    let upto = read_up_to(reader)?;
+    let last = last_began(reader)?;
     let first = "SELECT MIN(at) FROM (
-                     SELECT MIN(at) AS at FROM trajectories WHERE step > ?1
+                     SELECT MIN(at) AS at FROM trajectories WHERE at > ?1
                      UNION ALL SELECT MIN(created_at) FROM feedback WHERE batch IS NULL
                  )";
-    let first: Option<i64> = reader.prepare_cached(first)?.query_row([upto], |row| row.get(0))?;
-    let last = "SELECT MAX(started_at) FROM batches";
-    let last: Option<i64> = reader.prepare_cached(last)?.query_row([], |row| row.get(0))?;
+    let first: Option<i64> =
+        reader.prepare_cached(first)?.query_row([last.unwrap_or(i64::MIN)], |row| row.get(0))?;
     Ok(first.map(|first| Timestamp::from_unix_ms(last.unwrap_or(first))))
 }
 

@@ -23,7 +23,7 @@ const KINDS: &[MemoryKind] = &[MemoryKind::Knowledge, MemoryKind::Episode, Memor
 
 /// What happens to a task, or to what is known. Numbers choose among what there is.
 #[derive(Clone, Debug)]
-enum Act {
+pub(super) enum Act {
     Turn { task: usize, from: From, steps: Vec<Answered>, end: End },
     Save { supersedes: Option<usize> },
     Delete(usize),
@@ -31,14 +31,14 @@ enum Act {
 }
 
 #[derive(Clone, Copy, Debug)]
-enum From {
+pub(super) enum From {
     End,
     Edit(usize),
     Retry(usize),
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Answered {
+pub(super) struct Answered {
     has_words: bool,
     calls: bool,
     /// The user says something before the answer, and after it.
@@ -47,7 +47,7 @@ struct Answered {
 }
 
 #[derive(Clone, Copy, Debug)]
-enum End {
+pub(super) enum End {
     Well,
     Cancelled { said: bool },
     Killed,
@@ -55,7 +55,7 @@ enum End {
 
 /// What an answer with a call saves.
 #[derive(Clone, Copy, Debug)]
-enum Saves {
+pub(super) enum Saves {
     Nothing,
     Record { supersedes: Option<usize> },
 }
@@ -71,9 +71,9 @@ struct Known {
     by: Option<(TaskRow, MessageId)>,
 }
 
-struct Life {
-    brain: Brain,
-    tasks: [Option<TaskRow>; 2],
+pub(super) struct Life {
+    pub(super) brain: Brain,
+    pub(super) tasks: [Option<TaskRow>; 2],
     known: Vec<Known>,
     /// What each message said, by a word that no other has.
     words: BTreeMap<String, String>,
@@ -82,10 +82,29 @@ struct Life {
 }
 
 impl Life {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let brain = Brain::open(&folder.path().join("brain.sqlite")).unwrap();
         Self { brain, tasks: [None; 2], known: Vec::new(), words: BTreeMap::new(), at: 0, folder }
+    }
+
+    /// Goes on in another brain, which has taken over all that this one had.
+    pub(super) fn move_to(&mut self, brain: Brain, folder: TempDir) {
+        let row = |brain: &Brain, number: usize| {
+            brain.task(&task_id(&format!("t{number}"))).unwrap().map(|entry| entry.row)
+        };
+        for known in &mut self.known {
+            known.by = known.by.and_then(|(task, message_id)| {
+                let number = self.tasks.iter().position(|known| *known == Some(task))?;
+                Some((row(&brain, number)?, message_id))
+            });
+        }
+        for (number, task) in self.tasks.iter_mut().enumerate() {
+            let moved = row(&brain, number);
+            assert_eq!(moved.is_some(), task.is_some(), "t{number}");
+            *task = moved;
+        }
+        (self.brain, self.folder) = (brain, folder);
     }
 
     fn now(&mut self) -> Timestamp {
@@ -99,7 +118,7 @@ impl Life {
         word
     }
 
-    async fn write<T: Send + 'static>(
+    pub(super) async fn write<T: Send + 'static>(
         &self,
         write: impl Fn(&Rows<'_>) -> Result<T, rusqlite::Error> + Send + Sync + 'static,
     ) -> T {
@@ -111,7 +130,7 @@ impl Life {
         self.write(move |rows| rows.insert_step(task, turn_id, at, at.unix_ms(), &step)).await;
     }
 
-    async fn act(&mut self, act: &Act) {
+    pub(super) async fn act(&mut self, act: &Act) {
         match act {
             Act::Turn { task, from, steps, end } => {
                 let killed = matches!(end, End::Killed);
@@ -180,7 +199,10 @@ impl Life {
             End::Well => Some(TurnOutcome::Completed { stop_reason: StopReason::EndTurn }),
             End::Cancelled { said } => {
                 let message_id = MessageId::new();
-                let said = said.then(|| Said { message_id, text: self.word(&message_id.to_string()) });
+                // Behind an answer that ends the turn the model says nothing more.
+                let speaks = steps.last().is_none_or(|last| last.calls || last.steered.0 || last.steered.1);
+                let said =
+                    (said && speaks).then(|| Said { message_id, text: self.word(&message_id.to_string()) });
                 Some(TurnOutcome::Cancelled { said })
             }
             End::Killed => None,
@@ -309,7 +331,7 @@ impl Life {
         assert_eq!(length, [branch.messages().len().to_string()]);
     }
 
-    fn check_knowledge(&self) {
+    pub(super) fn check_knowledge(&self) {
         let listed = self.brain.knowledge(1_000, 0).unwrap();
         let listed: Vec<_> =
             listed.iter().rev().map(|record| (record.id, record.valid_until.is_none())).collect();
@@ -323,7 +345,7 @@ impl Life {
     }
 
     /// Every index says that it is whole, and in step with its table.
-    fn check_indexes(&self) {
+    pub(super) fn check_indexes(&self) {
         let outside = self.outside();
         for (index, rank) in [("knowledge_words", 1), ("episode_words", 1), ("window_words", 0)] {
             let check = format!("INSERT INTO {index} ({index}, rank) VALUES ('integrity-check', {rank})");
@@ -349,7 +371,7 @@ fn column(connection: &Connection, sql: &str) -> Vec<String> {
     rows.filter_map(Result::unwrap).collect()
 }
 
-fn acts() -> impl Strategy<Value = Vec<Act>> {
+pub(super) fn acts() -> impl Strategy<Value = Vec<Act>> {
     let from = prop_oneof![
         3 => Just(From::End),
         1 => any::<usize>().prop_map(From::Edit),

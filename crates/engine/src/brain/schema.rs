@@ -14,6 +14,9 @@ use super::BrainError;
 /// The format, as `user_version` holds it.
 const FORMAT: i64 = 1;
 
+/// How many bytes of the log are kept for the next commits.
+const LOG_KEPT: i64 = 64 * 1024 * 1024;
+
 /// What makes an empty file a brain.
 const BASE: &str = "
     CREATE TABLE tasks (
@@ -318,6 +321,8 @@ pub(super) fn open(file: &Path) -> Result<Connection, BrainError> {
     // would make the deletion of each turn search all events of the brain.
     connection.pragma_update(None, "foreign_keys", false).map_err(failed)?;
     bound_memory(&connection, 512).map_err(failed)?;
+    // What one large commit made of the log is given back once it has been carried over.
+    connection.pragma_update(None, "journal_size_limit", LOG_KEPT).map_err(failed)?;
     let applied = applied(&connection).map_err(failed)?;
     if found == FORMAT && applied < ADDITIONS.len() {
         snapshot(&connection, file, applied)?;

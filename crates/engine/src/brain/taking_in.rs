@@ -54,11 +54,11 @@ struct Message {
 
 /// Where a conversation ends.
 #[derive(Clone, Copy, Debug, Default)]
-struct Tail {
+pub(super) struct Tail {
     /// How many messages it has.
-    place: i64,
+    pub(super) place: i64,
     /// How many of them have words.
-    nth: i64,
+    pub(super) nth: i64,
 }
 
 impl Rows<'_> {
@@ -160,7 +160,7 @@ impl Rows<'_> {
         self.insert_episode(task, steps)
     }
 
-    fn tail(&self, task: i64) -> Result<Tail, Error> {
+    pub(super) fn tail(&self, task: i64) -> Result<Tail, Error> {
         let sql = "SELECT COALESCE((
                        SELECT place + length FROM said WHERE task = ?1 ORDER BY place DESC LIMIT 1
                    ), 0), COALESCE((
@@ -225,6 +225,11 @@ impl Rows<'_> {
             )?;
         }
         Ok(())
+    }
+
+    /// Makes the windows of a task whose messages were put in place as a whole.
+    pub(super) fn index_task(&self, task: i64) -> Result<(), Error> {
+        self.index_windows(task, 0)
     }
 
     /// Makes the windows anew that have messages from the `nth` one with words on.
@@ -388,6 +393,21 @@ pub(super) fn said(step: &Step) -> Option<(MessageId, Speaker, String)> {
         _ => return None,
     };
     (!text.trim().is_empty()).then_some((message_id, speaker, text))
+}
+
+/// The message that a step is, if it is one: its id, how many messages of the conversation it is with the results of
+/// its calls, and whether it has words in it.
+pub(super) fn message_of(step: &Step) -> Option<(MessageId, i64, bool)> {
+    let (message_id, length) = match step {
+        Step::Opened(opened) if !opened.base.is_retry() => (opened.message_id, 1),
+        Step::Steered { message_id, .. } => (*message_id, 1),
+        Step::Answered { message_id, answer, .. } => {
+            (*message_id, 1 + i64::from(answer.calls().next().is_some()))
+        }
+        Step::Ended { outcome: TurnOutcome::Cancelled { said: Some(said) } } => (said.message_id, 1),
+        _ => return None,
+    };
+    Some((message_id, length, said(step).is_some()))
 }
 
 /// The messages of a turn, in the order of the conversation.

@@ -155,6 +155,11 @@ impl TaskChannel {
         self.progress.borrow().running == Some(turn_id)
     }
 
+    /// Whether a turn holds the channel.
+    pub fn is_held(&self) -> bool {
+        self.progress.borrow().running.is_some()
+    }
+
     /// Reads the events after `after`.
     pub fn read(self: &Arc<Self>, after: i64, follow: Follow) -> Reader {
         Reader::new(Arc::clone(self), after, follow, self.progress.subscribe())

@@ -17,8 +17,11 @@ impl From<AgentError> for ApiError {
             AgentError::SkillExists(_) => ErrorCode::SkillExists,
             AgentError::NotRunning => ErrorCode::TaskNotRunning,
             AgentError::NotPending => ErrorCode::HitlNotPending,
-            AgentError::Busy => ErrorCode::TaskBusy,
-            AgentError::TooManyTurns | AgentError::TooManyCalls | AgentError::TooMuchWaiting => {
+            AgentError::Busy | AgentError::TurnsUnderWay => ErrorCode::TaskBusy,
+            AgentError::TooManyTurns
+            | AgentError::TooManyCalls
+            | AgentError::TooManyTransfers
+            | AgentError::TooMuchWaiting => {
                 return Self::new(ErrorCode::Overloaded, error.to_string()).retry_after(1);
             }
             AgentError::Stopping => {
@@ -27,9 +30,9 @@ impl From<AgentError> for ApiError {
             AgentError::Quiesced => {
                 return Self::new(ErrorCode::Quiesced, error.to_string()).retry_after(1);
             }
-            AgentError::Write(_) => {
+            AgentError::Write(_) | AgentError::Staging(_) => {
                 tracing::error!(error = &error as &dyn std::error::Error, "A request could not be stored.");
-                let advice = "look at the disk that holds it, then ask again";
+                let advice = "look at the disk that holds the brain, then ask again";
                 return Self::new(ErrorCode::InternalError, format!("{error}; {advice}"));
             }
             AgentError::Read(_) | AgentError::Unreadable(_) => {

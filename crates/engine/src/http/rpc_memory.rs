@@ -15,6 +15,9 @@ use crate::brain::Found;
 /// What `memory.search` looks through.
 const KINDS: &[MemoryKind] = &[MemoryKind::Knowledge, MemoryKind::Episode, MemoryKind::Message];
 
+/// The largest document that `memory.export` gives; a larger one is streamed.
+const MAX_EXPORT: usize = 8 * 1024 * 1024;
+
 /// What `memory.delete` takes.
 #[derive(Deserialize)]
 struct Delete {
@@ -45,6 +48,7 @@ pub(super) fn methods() -> impl Iterator<Item = RpcMethod> {
         ),
         ("memory.list", json!({"limit": count(1, Some(1_000), 50), "offset": count(0, None, 0)}), json!([])),
         ("memory.delete", json!({"id": {"type": "string"}}), json!(["id"])),
+        ("memory.export", json!({}), json!([])),
     ]
     .into_iter()
     .map(|(method, properties, required)| RpcMethod {
@@ -71,6 +75,10 @@ pub(super) async fn call(
             let Delete { id } = fields(params)?;
             agent.delete_knowledge(&id).await.map_err(refused)?;
             RpcOutcome::Deleted(Deleted { status: DeletedStatus::Deleted })
+        }
+        "export" => {
+            let document = agent.export_whole(MAX_EXPORT).await?;
+            RpcOutcome::Exported(serde_json::from_slice(&document).map_err(|_| ApiError::internal())?)
         }
         _ => return Ok(None),
     };

@@ -123,7 +123,7 @@ async fn the_methods_are_listed_with_what_they_take() {
     assert_eq!(methods[0], json!({"method": "rpc.methods", "params": params}));
     let named = |name: &str| methods.iter().find(|method| method["method"] == name);
     assert_eq!(named("tool.read_file").unwrap()["params"]["required"], json!(["path"]));
-    let memory = ["memory.search", "memory.save", "memory.list", "memory.delete"];
+    let memory = ["memory.search", "memory.save", "memory.list", "memory.delete", "memory.export"];
     assert!(memory.into_iter().all(|name| named(name).is_some()), "{listed}");
     assert!(methods.iter().all(|method| method["params"]["type"] == "object"), "{listed}");
     // It asks a person, whom nobody could show it to.

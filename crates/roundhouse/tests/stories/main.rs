@@ -52,6 +52,7 @@ mod learning;
 mod leash;
 mod limits;
 mod media;
+mod memory_transfer;
 mod models;
 mod one_engine_per_user;
 mod orchestrator_auth;

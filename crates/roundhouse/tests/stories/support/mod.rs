@@ -22,6 +22,7 @@ pub(crate) mod processes;
 pub(crate) mod programs;
 pub(crate) mod server;
 pub(crate) mod sse;
+pub(crate) mod talk;
 pub(crate) mod turn;
 
 use std::env;

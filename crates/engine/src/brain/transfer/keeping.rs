@@ -1,0 +1,315 @@
+//! Checks records one by one, and keeps them in the staging file.
+
+use std::fmt::Display;
+use std::str::FromStr;
+
+use contract::learning::Evidence;
+use contract::memory::{MAX_CONTENT, MAX_TAG, MAX_TAGS};
+use contract::skills::SkillDefinition;
+use contract::{BatchId, FeedbackId, MessageId, SkillName, Timestamp};
+use rusqlite::params;
+use serde::de::DeserializeOwned;
+use serde_json::value::RawValue;
+use sha2::{Digest as _, Sha256};
+
+use super::records::{
+    BatchRecord, Bytes, EpisodeRecord, EventRecord, FeedbackRecord, KnowledgeRecord, LessonRecord,
+    MediaRecord, Recalled, Said, SkillRecord, StepRecord, Task, Trajectory, Turn,
+};
+use super::staging::{Staging, StagingError};
+use crate::brain::skills::MAX_CUSTOM_SKILLS;
+use crate::brain::steps::Step;
+use crate::brain::{Opinion, json, taking_in};
+
+/// The longest text that is kept for a name or an id that nobody parses.
+const MAX_NAME: usize = 128;
+/// The longest content of an episode: it is what was said in short.
+const MAX_EPISODE: usize = 16 * 1024;
+/// The last millisecond of the year 9999.
+const MAX_TS: i64 = 253_402_300_799_999;
+
+/// A record as it is kept.
+pub(super) trait Record: DeserializeOwned {
+    /// Checks the record by itself, and keeps it.
+    fn keep(self, n: u32, staging: &Staging) -> Result<(), StagingError>;
+}
+
+impl Record for Task {
+    fn keep(self, n: u32, staging: &Staging) -> Result<(), StagingError> {
+        let sql = "INSERT INTO tasks (n, task_id, created_at, updated_at, message_count, covered, covered_at)
+                   VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)";
+        let (created_at, updated_at) = (ms(self.created_at), ms(self.updated_at));
+        let (count, covered, covered_at) = (self.message_count, self.covered, self.covered_at);
+        let values = params![n, self.task_id.as_str(), created_at, updated_at, count, covered, covered_at];
+        staging.insert(sql, values)?;
+        for (key, value) in self.working_memory {
+            let value = anything("working_memory", &value)?;
+            staging.insert("INSERT INTO working_memory VALUES (?1, ?2, ?3)", params![n, key, value])?;
+        }
+        Ok(())
+    }
+}
+
+impl Record for Turn {
+    fn keep(self, n: u32, staging: &Staging) -> Result<(), StagingError> {
+        self.opened_ts.map_or(Ok(()), |ts| is_ts("opened_ts", ts))?;
+        self.request_hash.as_deref().map_or(Ok(()), |hash| is_name("request_hash", hash))?;
+        staging.insert(
+            "INSERT INTO turns VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)",
+            params![
+                n,
+                self.turn_id.to_string(),
+                self.task_id.as_str(),
+                self.message_id.to_string(),
+                ms(self.opened_at),
+                ms(self.ended_at),
+                self.opened_ts,
+                self.client_request_id.as_ref().map(contract::ClientRequestId::as_str),
+                self.request_hash,
+                self.taken_in,
+            ],
+        )
+    }
+}
+
+impl Record for StepRecord {
+    fn keep(self, n: u32, staging: &Staging) -> Result<(), StagingError> {
+        is_ts("ts", self.ts)?;
+        let body = compact(&self.step);
+        let step: Step = serde_json::from_str(&body).map_err(|error| faulty("step", &error.to_string()))?;
+        let (message_id, length, has_words) = taking_in::message_of(&step).map_or(
+            (None, 0, false),
+            |(message_id, length, has_words): (MessageId, i64, bool)| {
+                (Some(message_id.to_string()), length, has_words)
+            },
+        );
+        let opens = matches!(step, Step::Opened(_));
+        let (turn_id, at) = (self.turn_id.to_string(), ms(self.at));
+        staging.insert(
+            "INSERT INTO steps VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)",
+            params![n, turn_id, at, self.ts, opens, message_id, length, has_words, body],
+        )
+    }
+}
+
+impl Record for Said {
+    fn keep(self, n: u32, staging: &Staging) -> Result<(), StagingError> {
+        staging.insert("INSERT INTO said VALUES (?1, ?2)", params![n, self.0])
+    }
+}
+
+impl Record for Recalled {
+    fn keep(self, n: u32, staging: &Staging) -> Result<(), StagingError> {
+        is_name("kind", &self.kind)?;
+        is_name("id", &self.id)?;
+        staging
+            .insert("INSERT INTO recalled VALUES (?1, ?2, ?3, ?4)", params![n, self.step, self.kind, self.id])
+    }
+}
+
+impl Record for EventRecord {
+    fn keep(self, n: u32, staging: &Staging) -> Result<(), StagingError> {
+        is_ts("ts", self.ts)?;
+        // It becomes a line of its own on the wire.
+        let is_type = |kind: &str| kind.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_');
+        if self.event.is_empty() || self.event.len() > MAX_NAME || !is_type(&self.event) {
+            return Err(faulty("event", "must be the type of an event, in lower-case letters and `_`"));
+        }
+        // What a later version knows of it is sent as it is.
+        let data = object("data", &self.data)?;
+        let (task_id, turn_id) = (self.task_id.as_str(), self.turn_id.to_string());
+        staging.insert(
+            "INSERT INTO events VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
+            params![n, task_id, turn_id, self.ts, self.event, data],
+        )
+    }
+}
+
+impl Record for EpisodeRecord {
+    fn keep(self, n: u32, staging: &Staging) -> Result<(), StagingError> {
+        is_text("content", &self.content, MAX_EPISODE)?;
+        let (id, turn_id, at) = (self.id.to_string(), self.turn_id.to_string(), ms(self.created_at));
+        staging.insert(
+            "INSERT INTO episodes VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
+            params![n, id, turn_id, self.step, self.content, self.source.as_str(), at],
+        )
+    }
+}
+
+impl Record for Trajectory {
+    fn keep(self, n: u32, staging: &Staging) -> Result<(), StagingError> {
+        is_name("outcome", &self.outcome)?;
+        let did = object("did", &self.did)?;
+        let (turn_id, at) = (self.turn_id.to_string(), ms(self.at));
+        staging.insert(
+            "INSERT INTO trajectories VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
+            params![n, turn_id, self.step, self.outcome, did, at],
+        )
+    }
+}
+
+impl Record for KnowledgeRecord {
+    fn keep(self, n: u32, staging: &Staging) -> Result<(), StagingError> {
+        is_text("content", &self.content, MAX_CONTENT)?;
+        if self.tags.len() > MAX_TAGS {
+            return Err(faulty("tags", &format!("must be at most {MAX_TAGS}")));
+        }
+        self.tags.iter().try_for_each(|tag| is_text("tags", tag, MAX_TAG))?;
+        staging.insert(
+            "INSERT INTO knowledge VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)",
+            params![
+                n,
+                self.id.to_string(),
+                self.content,
+                json(&self.tags)?,
+                self.source.as_str(),
+                ms(self.created_at),
+                self.valid_until.map(ms),
+                self.supersedes.map(|id| id.to_string()),
+                self.step,
+            ],
+        )
+    }
+}
+
+impl Record for SkillRecord {
+    fn keep(self, n: u32, staging: &Staging) -> Result<(), StagingError> {
+        if i64::from(n) >= MAX_CUSTOM_SKILLS {
+            return Err(StagingError::Faulty(format!("at most {MAX_CUSTOM_SKILLS} skills are taken")));
+        }
+        let name = SkillName::new(self.name).map_err(|error| faulty("name", &error.to_string()))?;
+        let skill: SkillDefinition = stored("skill", &self.skill)?;
+        let skill = skill.checked().map_err(|error| faulty("skill", &error.to_string()))?;
+        let (created_at, updated_at) = (ms(self.created_at), ms(self.updated_at));
+        let values = params![n, name.as_str(), json(&skill)?, created_at, updated_at];
+        staging.insert("INSERT INTO skills VALUES (?1, ?2, ?3, ?4, ?5)", values)
+    }
+}
+
+impl Record for BatchRecord {
+    fn keep(self, n: u32, staging: &Staging) -> Result<(), StagingError> {
+        is_id::<BatchId>(&self.id)?;
+        let state = object("state", &self.state)?;
+        let values = params![n, self.id, state, ms(self.started_at), ms(self.ended_at)];
+        staging.insert("INSERT INTO batches VALUES (?1, ?2, ?3, ?4, ?5)", values)
+    }
+}
+
+impl Record for FeedbackRecord {
+    fn keep(self, n: u32, staging: &Staging) -> Result<(), StagingError> {
+        is_id::<FeedbackId>(&self.id)?;
+        stored::<Opinion>("said", &self.said)?;
+        let said = compact(&self.said);
+        staging.insert(
+            "INSERT INTO feedback VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
+            params![
+                n,
+                self.id,
+                self.task_id.as_ref().map(contract::TaskId::as_str),
+                self.turn_id.map(|id| id.to_string()),
+                self.step,
+                said,
+                ms(self.created_at),
+                self.batch,
+            ],
+        )
+    }
+}
+
+impl Record for LessonRecord {
+    fn keep(self, n: u32, staging: &Staging) -> Result<(), StagingError> {
+        stored::<Evidence>("evidence", &self.evidence)?;
+        let evidence = compact(&self.evidence);
+        let values = params![n, self.id.to_string(), evidence, self.batch];
+        staging.insert("INSERT INTO lessons VALUES (?1, ?2, ?3, ?4)", values)
+    }
+}
+
+impl Record for MediaRecord {
+    fn keep(self, n: u32, staging: &Staging) -> Result<(), StagingError> {
+        let Self { hash, data: Bytes(data), task_ids } = self;
+        let found = Sha256::digest(&data);
+        let is_hash = hash.len() == 2 * found.len()
+            && found
+                .iter()
+                .zip(hash.as_bytes().chunks(2))
+                .all(|(byte, hex)| format!("{byte:02x}").as_bytes() == hex);
+        if !is_hash {
+            return Err(faulty("hash", "must be the SHA-256 of `data`, in lower-case hex"));
+        }
+        staging.insert("INSERT INTO media VALUES (?1, ?2, ?3)", params![n, hash, data])?;
+        for task_id in task_ids {
+            let sql = "INSERT INTO media_uses VALUES (?1, ?2)";
+            staging.insert(sql, params![n, task_id.as_str()])?;
+        }
+        Ok(())
+    }
+}
+
+fn faulty(field: &str, reason: &str) -> StagingError {
+    StagingError::Faulty(format!("`{field}`: {reason}"))
+}
+
+fn ms(at: Timestamp) -> i64 {
+    at.unix_ms()
+}
+
+fn is_ts(field: &str, ts: i64) -> Result<(), StagingError> {
+    let must = "must be a time in Unix milliseconds";
+    if (0..=MAX_TS).contains(&ts) { Ok(()) } else { Err(faulty(field, must)) }
+}
+
+fn is_name(field: &str, name: &str) -> Result<(), StagingError> {
+    is_text(field, name, MAX_NAME)
+}
+
+fn is_text(field: &str, text: &str, most: usize) -> Result<(), StagingError> {
+    let fits = !text.trim().is_empty() && text.len() <= most;
+    if fits {
+        Ok(())
+    } else {
+        Err(faulty(field, &format!("must be 1 to {most} bytes of text, not all of it blank")))
+    }
+}
+
+/// JSON as the engine itself stores it: in one line, without space. A caller may have made it pretty.
+fn compact(json: &RawValue) -> String {
+    let mut compact = String::with_capacity(json.get().len());
+    let (mut in_text, mut escaped) = (false, false);
+    for letter in json.get().chars() {
+        if in_text {
+            in_text = escaped || letter != '"';
+            escaped = !escaped && letter == '\\';
+        } else if letter.is_ascii_whitespace() {
+            continue;
+        } else {
+            in_text = letter == '"';
+        }
+        compact.push(letter);
+    }
+    compact
+}
+
+fn is_id<T: FromStr<Err: Display>>(id: &str) -> Result<(), StagingError> {
+    id.parse::<T>().map(drop).map_err(|error| faulty("id", &error.to_string()))
+}
+
+/// JSON of a form that all readers know.
+fn stored<T: DeserializeOwned>(field: &str, json: &RawValue) -> Result<T, StagingError> {
+    serde_json::from_str(json.get()).map_err(|error| faulty(field, &error.to_string()))
+}
+
+/// JSON of a form that is looked at when it is used. All readers take it: what is too deep or too large for some is
+/// refused.
+fn anything(field: &str, json: &RawValue) -> Result<String, StagingError> {
+    match serde_json::from_str::<serde_json::Value>(json.get()) {
+        Ok(_) => Ok(compact(json)),
+        Err(error) => Err(faulty(field, &error.to_string())),
+    }
+}
+
+/// A JSON object.
+fn object(field: &str, json: &RawValue) -> Result<String, StagingError> {
+    let compact = anything(field, json)?;
+    if compact.starts_with('{') { Ok(compact) } else { Err(faulty(field, "must be an object")) }
+}

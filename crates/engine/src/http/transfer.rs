@@ -1,0 +1,87 @@
+//! `GET /memory/export` and `POST /memory/import`: what the engine remembers, as one document.
+
+use std::io;
+
+use axum::body::{Body, Bytes};
+use axum::extract::State as Extract;
+use axum::http::{HeaderName, header};
+use axum::response::{IntoResponse, Response};
+use contract::ErrorBody;
+use contract::transfer::{ImportMemory, Imported};
+use futures::Stream;
+use service::http::{ApiError, Query};
+
+use super::State;
+use super::auth::Authenticated;
+use crate::agent::{AgentError, Export};
+
+/// Streams all that the engine remembers, as it is at this moment, in one JSON document.
+///
+/// It holds no credentials, no grants and no configuration. A document that could not be written to its end lacks its
+/// closing brace, and the answer breaks off.
+#[utoipa::path(
+    get, path = "/memory/export", security(("engine_key" = [])),
+    responses(
+        (status = 200, description = "The document", body = serde_json::Value, content_type = "application/json"),
+        (status = 401, body = ErrorBody, description = "INVALID_ENGINE_KEY"),
+        (status = 500, body = ErrorBody, description = "INTERNAL_ERROR"),
+        (status = 503, body = ErrorBody, description = "OVERLOADED"),
+    ),
+)]
+pub(super) async fn export(
+    _: Authenticated,
+    Extract(State(shared)): Extract<State>,
+) -> Result<Response, ApiError> {
+    let mut export = shared.agent.export()?;
+    // A brain that cannot be read is told before the answer begins.
+    let first = match export.next().await {
+        Some(Ok(first)) => first,
+        Some(Err(error)) => return Err(AgentError::from(error).into()),
+        None => return Err(ApiError::internal()),
+    };
+    let headers: [(HeaderName, &str); 3] = [
+        (header::CONTENT_TYPE, "application/json"),
+        (header::CACHE_CONTROL, "no-store"),
+        (header::CONTENT_DISPOSITION, "attachment; filename=\"memory.json\""),
+    ];
+    Ok((headers, Body::from_stream(pieces(first, export))).into_response())
+}
+
+/// The pieces of a document from the first one on.
+fn pieces(first: Bytes, export: Export) -> impl Stream<Item = Result<Bytes, io::Error>> {
+    futures::stream::unfold((Some(first), export), |(first, mut export)| async move {
+        let piece = match first {
+            Some(first) => Ok(first),
+            None => export.next().await?.map_err(|error| {
+                tracing::warn!(error = &error as &dyn std::error::Error, "An export ends before its end.");
+                io::Error::other(error)
+            }),
+        };
+        Some((piece, (None, export)))
+    })
+}
+
+/// Takes in a document of `GET /memory/export`, of any size: all of it or nothing.
+#[utoipa::path(
+    post, path = "/memory/import", security(("engine_key" = [])),
+    params(("mode" = Option<contract::transfer::ImportMode>, Query,
+            description = "What to do with what is remembered already; `merge` by default")),
+    request_body(content = serde_json::Value, description = "The document", content_type = "application/json"),
+    responses(
+        (status = 200, body = Imported),
+        (status = 400, body = ErrorBody, description = "INVALID_REQUEST"),
+        (status = 401, body = ErrorBody, description = "INVALID_ENGINE_KEY"),
+        (status = 409, body = ErrorBody, description = "TASK_BUSY (replace, and a turn is under way)"),
+        (status = 500, body = ErrorBody, description = "INTERNAL_ERROR"),
+        (status = 503, body = ErrorBody, description = "SHUTTING_DOWN, QUIESCED, OVERLOADED"),
+    ),
+)]
+pub(super) async fn import(
+    _: Authenticated,
+    Extract(State(shared)): Extract<State>,
+    Query(ImportMemory { mode }): Query<ImportMemory>,
+    body: Body,
+) -> Result<axum::Json<Imported>, ApiError> {
+    // The bytes as they come: the limit on bodies is one on what is collected.
+    Ok(axum::Json(shared.agent.import(mode, body.into_data_stream()).await?))
+}
