@@ -406,7 +406,7 @@ impl Agent {
             let life = self.life(recorder, turn.message_id, registration, inbox);
             self.turns.spawn(until(self.stopped.clone(), life.take_up(turn)));
         }
-        for warning in self.skills_at_hand().shadowed()? {
+        for warning in self.skills_at_hand().shadowed() {
             tracing::warn!(warning, "A skill of the catalog is not used.");
         }
         let keeper = keeper::keep(self.brain.clone(), Arc::clone(&self.means));

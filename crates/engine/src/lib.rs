@@ -100,6 +100,7 @@ impl Engine {
             catalog: config.catalog,
             leash: Some(leash),
             shelf,
+            places: crate::tools::Places::default(),
             web: config.web,
         };
         let means = Means {

@@ -65,13 +65,16 @@ impl Skills {
     }
 
     /// The skills of the catalog in whose place the user's own stand: a line each, for a person. Blocks.
-    pub(crate) fn shadowed(&self) -> Result<Vec<String>, rusqlite::Error> {
-        let custom = self.brain.custom_skills()?;
+    pub(crate) fn shadowed(&self) -> Vec<String> {
+        let custom = match self.brain.custom_skills() {
+            Ok(custom) => custom,
+            Err(error) => return vec![format!("skills: the user's own cannot be read: {error}")],
+        };
         let taken = |name: &str| custom.iter().any(|skill| skill.name.as_str() == name);
         let shadowed = self.platform.iter().filter(|skill| taken(&skill.name));
-        Ok(shadowed
+        shadowed
             .map(|skill| format!("skills/{}: the user has a skill of this name, which is used", skill.name))
-            .collect())
+            .collect()
     }
 
     /// All of them as a list shows them, by their names in order. Blocks.

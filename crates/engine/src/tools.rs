@@ -48,6 +48,7 @@ pub(crate) use load_skill::NAME as LOAD_SKILL;
 pub(crate) use memory_save::NAME as MEMORY_SAVE;
 pub(crate) use memory_search::NAME as MEMORY_SEARCH;
 pub(crate) use offer::Offer;
+pub use program::Places;
 pub use run_agent::Delegation;
 pub(crate) use run_agent::NAME as RUN_AGENT;
 pub(crate) use run_skill_script::NAME as RUN_SKILL_SCRIPT;
@@ -209,6 +210,8 @@ pub struct Setup {
     pub(crate) shelf: Arc<Shelf>,
     /// What runs programs; without it tools that run some are not offered.
     pub leash: Option<Arc<Leash>>,
+    /// Where programs run at once.
+    pub places: Places,
     /// What of the web may be reached although it is not public.
     pub web: Allowed,
 }
@@ -243,8 +246,9 @@ impl Toolbox {
         let skills = Skills::new(skills.clone(), setup.brain.clone());
         tools.push(Arc::new(load_skill::LoadSkill(skills.clone())));
         let usable = setup.leash.as_ref().filter(|leash| leash.is_usable());
-        let programs =
-            usable.map(|leash| program::Programs::new(Arc::clone(leash), Outputs::new(&setup.workspace)));
+        let programs = usable.map(|leash| {
+            program::Programs::new(Arc::clone(leash), Outputs::new(&setup.workspace), setup.places.clone())
+        });
         if let Some(programs) = &programs {
             let network = permissions.network(run_skill_script::NAME);
             let shelf = Arc::clone(&setup.shelf);

@@ -18,6 +18,7 @@ use super::run::{Stopped, TurnRun};
 use crate::brain::steps::{MemoryWrite, Step};
 use crate::channel::Record;
 use crate::models::{Answer, Block, Content, Message, Request, Route, estimate};
+use crate::tools::{LOAD_SKILL, RUN_AGENT};
 
 /// Where working memory keeps the plan.
 const KEY: &str = "plan";
@@ -69,7 +70,7 @@ impl TurnRun {
     pub(super) fn must_plan(&self) -> bool {
         let turn = self.thread.turn();
         let may_plan = !turn.options().direct && !turn.planned() && turn.answers() == 0;
-        may_plan && !self.life.kit.agents.is_empty()
+        may_plan && !Known::of(&self.life.kit).agents.is_empty()
     }
 
     /// Plans the turn, if a plan comes of it.
@@ -122,9 +123,13 @@ impl TurnRun {
 
 impl<'a> Known<'a> {
     fn of(kit: &'a Kit) -> Self {
-        let agents = kit.agents.iter().map(|agent| (agent.name.as_str(), agent.description.as_str()));
-        let skills = kit.skills.iter().map(|skill| (skill.name.as_str(), skill.description.as_str()));
-        Self { agents: agents.collect(), skills: skills.collect() }
+        // What the model cannot be sent to has no place in a plan.
+        let agents = kit.agents.iter().filter(|_| kit.toolbox.has(RUN_AGENT));
+        let skills = kit.skills.iter().filter(|_| kit.toolbox.has(LOAD_SKILL));
+        Self {
+            agents: agents.map(|agent| (agent.name.as_str(), agent.description.as_str())).collect(),
+            skills: skills.map(|skill| (skill.name.as_str(), skill.description.as_str())).collect(),
+        }
     }
 
     /// What the planner is told.

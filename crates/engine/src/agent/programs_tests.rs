@@ -239,6 +239,7 @@ async fn without_a_leash_nothing_that_runs_programs_is_offered() {
         catalog: rig.catalog.clone(),
         leash: None,
         shelf: Arc::clone(&rig.agent.means.shelf),
+        places: crate::tools::Places::default(),
         web: Allowed::default(),
     };
     assert_eq!(offered(&Toolbox::built_in(&without)), [true, false, false, false]);

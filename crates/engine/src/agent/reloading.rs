@@ -13,7 +13,7 @@ use crate::catalog::{Catalog, Soul};
 use crate::skills::Skills;
 use crate::tools::Setup;
 
-/// How long a caller waits. What has begun to be read is read to its end all the same, and then used.
+/// How long a caller waits. What is being read by then is read to its end all the same, and then used.
 const DEADLINE: Duration = Duration::from_secs(30);
 
 /// Why the catalog was not read again.
@@ -23,8 +23,11 @@ pub enum ReloadError {
     #[error("{0}; what was in use stays in use")]
     Faulty(String),
     /// The folder is slow.
-    #[error("the catalog could not be read within {} seconds; what is read of it later is used then", DEADLINE.as_secs())]
+    #[error("the catalog could not be read within {} seconds; ask again", DEADLINE.as_secs())]
     TooSlow,
+    /// The reading itself failed.
+    #[error("the catalog could not be read for an unexpected reason; what was in use stays in use")]
+    Unexpected,
     /// The engine is stopping.
     #[error("the engine is stopping")]
     Stopping,
@@ -75,8 +78,7 @@ impl Reloads {
         let brain = self.agent.brain.clone();
         let read = move |folder: &Path, before: &Catalog| {
             let mut catalog = before.read_again(folder);
-            let shadowed = Skills::new(catalog.skills.clone(), brain).shadowed();
-            catalog.warnings.extend(shadowed.map_err(|error| format!("the brain cannot be read: {error}"))?);
+            catalog.warnings.extend(Skills::new(catalog.skills.clone(), brain).shadowed());
             Ok(catalog)
         };
         let catalog = self.reload(read).await?;
@@ -101,7 +103,11 @@ impl Reloads {
                 agent.means.kits.replace(Kit::of(&setup));
                 Ok(setup.catalog.clone())
             });
-            reading.await.unwrap_or(Err(ReloadError::Stopping))
+            match reading.await {
+                Ok(read) => read,
+                Err(error) if error.is_cancelled() => Err(ReloadError::Stopping),
+                Err(_) => Err(ReloadError::Unexpected),
+            }
         };
         timeout(DEADLINE, in_turn).await.unwrap_or(Err(ReloadError::TooSlow))
     }

@@ -266,6 +266,7 @@ fn means(
         catalog,
         leash: Some(leash(&folder.join("workspace"), &[&folder.join(CATALOG), shelf.folder()])),
         shelf,
+        places: crate::tools::Places::default(),
         web: Allowed::default(),
     };
     let built_in = Toolbox::built_in(&setup);

@@ -57,7 +57,7 @@ impl From<ReloadError> for ApiError {
     fn from(error: ReloadError) -> Self {
         let code = match error {
             ReloadError::Faulty(_) => ErrorCode::InvalidRequest,
-            ReloadError::TooSlow => ErrorCode::InternalError,
+            ReloadError::TooSlow | ReloadError::Unexpected => ErrorCode::InternalError,
             ReloadError::Stopping => {
                 return Self::new(ErrorCode::ShuttingDown, error.to_string()).retry_after(1);
             }

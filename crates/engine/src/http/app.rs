@@ -129,6 +129,7 @@ impl Running {
             catalog: Catalog::default(),
             leash: None,
             shelf: Arc::new(Shelf::new(&folder.join("skills"))),
+            places: crate::tools::Places::default(),
             web: Allowed::default(),
         };
         let kit = Kit { soul: "You are a test.".into(), ..Kit::of(&setup) };

@@ -29,12 +29,22 @@ const MAX_AT_ONCE: usize = 32;
 /// How much is read at once.
 const CHUNK: usize = 16 * 1024;
 
+/// The places of programs that run at once. Clones share them.
+#[derive(Clone, Debug)]
+pub struct Places(Arc<Semaphore>);
+
+impl Default for Places {
+    fn default() -> Self {
+        Self(Arc::new(Semaphore::new(MAX_AT_ONCE)))
+    }
+}
+
 /// What runs programs, and where their long output goes.
 #[derive(Clone)]
 pub(super) struct Programs {
     leash: Arc<Leash>,
     outputs: Outputs,
-    places: Arc<Semaphore>,
+    places: Places,
 }
 
 /// What becomes of what a program writes to its standard error.
@@ -66,8 +76,8 @@ pub(super) enum Outcome {
 }
 
 impl Programs {
-    pub(super) fn new(leash: Arc<Leash>, outputs: Outputs) -> Self {
-        Self { leash, outputs, places: Arc::new(Semaphore::new(MAX_AT_ONCE)) }
+    pub(super) fn new(leash: Arc<Leash>, outputs: Outputs, places: Places) -> Self {
+        Self { leash, outputs, places }
     }
 
     /// Runs a program to its end, with `input` on its standard input. Dropped, it ends the program.
@@ -79,7 +89,7 @@ impl Programs {
         stderr: Stderr,
     ) -> Result<Ran, ToolError> {
         // It is never closed.
-        let _place = self.places.acquire().await;
+        let _place = self.places.0.acquire().await;
         let time = command.limits.time.unwrap_or(MAX_TIME).saturating_add(GRACE);
         let mut child = timeout(time, self.leash.start(command)).await.map_err(|_| too_slow())??;
         let (stdin, stdout, errors) = (child.stdin.take(), child.stdout.take(), child.stderr.take());

@@ -10,7 +10,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use super::files::Workspace;
-use super::program::Programs;
+use super::program::{Places, Programs};
 use super::{Invocation, Outputs, Tool, ToolError, ToolStep};
 use crate::brain::{Brain, CustomSkill};
 use crate::catalog::Catalog;
@@ -47,7 +47,7 @@ impl Rig {
     pub(super) fn programs(&self) -> Programs {
         let readable = [self.catalog(), self.shelf().folder().to_owned()];
         let readable = readable.each_ref().map(PathBuf::as_path);
-        Programs::new(leash(&self.path(""), &readable), self.outputs())
+        Programs::new(leash(&self.path(""), &readable), self.outputs(), Places::default())
     }
 
     /// The skills of the catalog's folder, and those of a brain that has none.
