@@ -18,7 +18,6 @@ mod process;
 mod provider;
 mod registry;
 mod report;
-#[cfg(test)]
 mod retrieval;
 mod service;
 mod stats;
@@ -50,7 +49,7 @@ struct Cli {
     #[command(flatten)]
     measure: Option<Measure>,
     #[command(subcommand)]
-    floor: Option<Floor>,
+    command: Option<Command>,
 }
 
 #[derive(Args)]
@@ -76,7 +75,9 @@ struct Measure {
 }
 
 #[derive(Subcommand)]
-enum Floor {
+enum Command {
+    /// How well and how fast memory finds what it was told, beside plain full-text indexes. Needs no binary.
+    Retrieval(retrieval::Retrieval),
     /// Be a floor's server.
     #[command(hide = true)]
     Floor(floors::Floor),
@@ -84,8 +85,9 @@ enum Floor {
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
-    let result = match (cli.floor, cli.measure) {
-        (Some(Floor::Floor(floor)), _) => floors::run(&floor),
+    let result = match (cli.command, cli.measure) {
+        (Some(Command::Floor(floor)), _) => floors::run(&floor),
+        (Some(Command::Retrieval(retrieval)), _) => retrieval.run(),
         (None, Some(measure)) => run(&measure),
         (None, None) => Err(anyhow::anyhow!("say what to measure: see --help")),
     };

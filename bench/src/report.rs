@@ -189,14 +189,19 @@ pub(crate) fn table(quantities: &[Quantity]) -> String {
     for quantity in quantities {
         rows.extend(lines(quantity));
     }
+    aligned(&rows, LEFT)
+}
+
+/// Rows with their columns below each other, to the left or to the right.
+pub(crate) fn aligned<const COLUMNS: usize>(rows: &[[String; COLUMNS]], left: [bool; COLUMNS]) -> String {
     let width = |column: usize| {
         rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max().unwrap_or(0)
     };
-    let widths: [usize; 8] = std::array::from_fn(width);
+    let widths: [usize; COLUMNS] = std::array::from_fn(width);
     let mut table = String::new();
-    for row in &rows {
+    for row in rows {
         let mut line = String::new();
-        for ((cell, width), left) in row.iter().zip(widths).zip(LEFT) {
+        for ((cell, width), left) in row.iter().zip(widths).zip(left) {
             let padding = " ".repeat(width - cell.chars().count());
             let (before, after) = if left { ("", padding.as_str()) } else { (padding.as_str(), "") };
             line.extend([before, cell, after, "  "]);

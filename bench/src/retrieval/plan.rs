@@ -28,6 +28,7 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
+    #[cfg(test)]
     pub(crate) const ALL: [Self; 6] =
         [Self::Single, Self::Joined, Self::Superseded, Self::Date, Self::Preference, Self::Unanswerable];
 }

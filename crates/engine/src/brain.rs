@@ -4,8 +4,10 @@
 //! read-only connection. An exclusive lock beside the file, held as long as that thread lives, makes sure that no
 //! two engines ever write one brain.
 
+mod asking;
 mod batches;
 mod checkpoint;
+mod days;
 mod feedback;
 mod journal;
 mod knowledge;

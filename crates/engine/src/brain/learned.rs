@@ -186,10 +186,7 @@ pub(super) fn known(
     })?;
     let mut known: Vec<Known> = rows.collect::<Result<_, _>>()?;
     let terms = Terms::of(about);
-    known.sort_by_cached_key(|known| {
-        let coverage = terms.coverage(&known.content);
-        std::cmp::Reverse(coverage.words() + coverage.names())
-    });
+    known.sort_by_cached_key(|known| std::cmp::Reverse(terms.count(terms.coverage(&known.content))));
     known.truncate(limit);
     Ok(known)
 }

@@ -12,7 +12,7 @@ use rusqlite::Connection;
 use serde_json::json;
 use tempfile::TempDir;
 
-use super::search::COMMON;
+use super::asking::COMMON;
 use super::steps::{Base, Compacted, Instead, Opened, Said, Step, TurnOutcome};
 use super::*;
 use crate::agent::rig::branch_of;
@@ -529,6 +529,19 @@ async fn a_word_that_is_in_much_of_it_tells_nothing_to_who_did_not_ask() {
     }
     assert_eq!(found(&life, "the teapot", at_hand), Vec::<String>::new());
     assert!(found(&life, "the teapot", None).len() >= 5);
+    // However many there were once.
+    let other = |number: i64| save(format!("Something else, the {number}th."));
+    let others: Vec<_> = (0..4 * few).map(other).collect();
+    let ids: Vec<_> = others.iter().map(|record| record.id).collect();
+    let at = Timestamp::from_unix_ms(0);
+    life.write(move |rows| {
+        others.iter().try_for_each(|record| rows.save_knowledge(record, None, at).map(drop))
+    })
+    .await;
+    let newest = save("A teapot, the newest.".into());
+    life.write(move |rows| rows.save_knowledge(&newest, None, at)).await.unwrap();
+    life.write(move |rows| ids.iter().try_for_each(|id| rows.delete_knowledge(*id).map(drop))).await;
+    assert_eq!(found(&life, "the teapot", at_hand), Vec::<String>::new());
     // Beside a word that tells something it counts.
     let cracked = save("The cracked teapot.".into());
     life.write(move |rows| rows.save_knowledge(&cracked, None, Timestamp::from_unix_ms(0))).await.unwrap();

@@ -1,7 +1,7 @@
 //! Search over all that is remembered: knowledge, episodes, and messages in overlapping windows.
 
 use std::collections::HashMap;
-use std::ops::BitOr;
+use std::ops::{BitOr, Range};
 use std::time::Instant;
 
 use contract::memory::{MemoryKind, Source};
@@ -9,8 +9,9 @@ use contract::{MessageId, TaskId, Timestamp};
 use rusqlite::{Connection, Error, OptionalExtension as _, params};
 
 use super::TaskRow;
+use super::asking::{Ask, Uses};
 use super::knowledge::tags;
-use super::ranking::fuse;
+use super::ranking::{Shows, fuse, spread};
 use super::read::{self, parsed, task_id, timestamp};
 use super::steps::Base;
 use super::taking_in::{Speaker, clipped, said, step_of};
@@ -18,9 +19,11 @@ use super::terms::{Coverage, Terms};
 
 /// How many candidates of each kind an index gives.
 const CANDIDATES: i64 = 20;
-/// A word is common that is in half of the records of its kind, but not in fewer records than the first number, and
-/// in any case in so many as the second one.
-pub(super) const COMMON: (i64, i64) = (64, 1_000);
+/// How many of them are read, those first that several indexes name.
+const FETCHED: usize = 60;
+/// How much the order counts by what has most of the query, and by what is new.
+const BY_COVERAGE: f64 = 2.0;
+const BY_AGE: f64 = 1.0;
 /// How much of a message a result shows, in bytes.
 const MAX_SHOWN: usize = 1_000;
 /// How many instructions of SQLite's machine pass before the clock is looked at: some tens of microseconds.
@@ -120,81 +123,39 @@ fn ranked(reader: &Connection, query: &MemoryQuery) -> Result<Vec<Found>, Error>
         return Ok(Vec::new());
     }
     let shown = Shown::of(reader, query.at_hand)?;
-    let mut lists: Vec<Vec<Key>> = Vec::new();
+    let mut lists = Vec::new();
+    let mut weights: HashMap<MemoryKind, Vec<f64>> = HashMap::new();
     for kind in query.kinds {
-        for expression in worth_asking(reader, *kind, &terms, query.at_hand.is_some())? {
-            lists.push(candidates(reader, *kind, &expression, shown)?);
+        let uses = Uses::of(reader, *kind, &terms)?;
+        for Ask { expression, time, weight } in uses.worth_asking(&terms, query.at_hand.is_some()) {
+            lists.push((weight, candidates(reader, *kind, &expression, time, shown)?));
         }
+        weights.insert(*kind, uses.weights());
     }
-    let mut found: HashMap<Key, (Found, Coverage)> = HashMap::new();
-    for key in lists.iter().flatten() {
-        if !found.contains_key(key)
-            && let Some(candidate) = fetch(reader, *key, &terms)?
-        {
-            found.insert(*key, candidate);
-        }
+    let mut candidates: Vec<Candidate> = Vec::new();
+    for (key, _) in fuse(&lists).into_iter().take(FETCHED) {
+        candidates.extend(fetch(reader, key, &terms, &weights)?);
     }
     // What has more of the query comes first, over all kinds; of the same, what an index thinks better.
-    let mut by_coverage: Vec<Key> = fuse(&lists).into_iter().map(|(key, _)| key).collect();
-    by_coverage.retain(|key| found.contains_key(key));
-    by_coverage.sort_by_key(|key| {
-        let (_, coverage) =
-            found.get(key).map_or((None, Coverage::default()), |(found, has)| (Some(found), *has));
-        std::cmp::Reverse((coverage.words() + coverage.names(), coverage.names()))
+    candidates.sort_by(|one, other| other.weight.total_cmp(&one.weight));
+    lists.push((BY_COVERAGE, candidates.iter().map(|candidate| candidate.key).collect()));
+    // Of what fits as well the newer one is more likely to be so still.
+    candidates.sort_by_key(|candidate| std::cmp::Reverse(candidate.found.created_at));
+    lists.push((BY_AGE, candidates.iter().map(|candidate| candidate.key).collect()));
+    let scores: HashMap<Key, f64> = fuse(&lists).into_iter().collect();
+    let (placed, found): (Vec<_>, Vec<_>) = candidates
+        .into_iter()
+        .map(|Candidate { key, found, coverage, shows, .. }| {
+            let is_relevant = terms.is_relevant(coverage);
+            ((scores.get(&key).copied().unwrap_or(0.0), shows), Some(Found { is_relevant, ..found }))
+        })
+        .unzip();
+    let mut found: Vec<Option<Found>> = found;
+    let ordered = spread(&placed).into_iter().filter_map(|(number, score)| {
+        let found = found.get_mut(number)?.take()?;
+        Some(Found { score, ..found })
     });
-    lists.push(by_coverage);
-    let fused = fuse(&lists).into_iter().filter_map(|(key, score)| {
-        let (found, coverage) = found.remove(&key)?;
-        Some(Found { score, is_relevant: terms.is_relevant(coverage), ..found })
-    });
-    Ok(fused.take(query.limit).collect())
-}
-
-/// What an index is asked: for what has any of the words, and for what has any of the names. A word that is in very
-/// much of it says little and costs much to rank. Where there are no others nobody who did not ask is told anything;
-/// who did ask gets what has all of them.
-fn worth_asking(
-    reader: &Connection,
-    kind: MemoryKind,
-    terms: &Terms,
-    unasked: bool,
-) -> Result<Vec<String>, Error> {
-    // The last row's number is about how many there are, and costs nothing.
-    let (all, sql) = match kind {
-        MemoryKind::Knowledge => (
-            "SELECT MAX(record) FROM knowledge",
-            "SELECT COUNT(*) FROM (SELECT 1 FROM knowledge_words WHERE knowledge_words MATCH ?1 LIMIT ?2)",
-        ),
-        MemoryKind::Episode => (
-            "SELECT MAX(episode) FROM episodes",
-            "SELECT COUNT(*) FROM (SELECT 1 FROM episode_words WHERE episode_words MATCH ?1 LIMIT ?2)",
-        ),
-        MemoryKind::Message => (
-            "SELECT MAX(window) FROM windows",
-            "SELECT COUNT(*) FROM (SELECT 1 FROM window_words WHERE window_words MATCH ?1 LIMIT ?2)",
-        ),
-    };
-    let all: Option<i64> = reader.prepare_cached(all)?.query_row([], |row| row.get(0))?;
-    let Some(all) = all else { return Ok(Vec::new()) };
-    let is_common = (all / 2).clamp(COMMON.0, COMMON.1);
-    let mut count = reader.prepare_cached(sql)?;
-    let (mut rare, mut names, mut common) = (Vec::new(), Vec::new(), Vec::new());
-    for (word, is_name) in terms.expressions() {
-        let uses: i64 = count.query_row(params![word, is_common], |row| row.get(0))?;
-        if uses == is_common {
-            common.push(word);
-        } else if uses > 0 {
-            names.extend(is_name.then(|| word.clone()));
-            rare.push(word);
-        }
-    }
-    if rare.is_empty() {
-        let asked_for = !unasked && !common.is_empty();
-        return Ok(asked_for.then(|| common.join(" AND ")).into_iter().collect());
-    }
-    let only_names = names.is_empty() || names.len() == rare.len();
-    let names = (!only_names).then(|| names.join(" OR "));
-    Ok(std::iter::once(rare.join(" OR ")).chain(names).collect())
+    Ok(ordered.take(query.limit).collect())
 }
 
 /// The best candidates of a kind for an index's expression, the best first.
@@ -202,60 +163,84 @@ fn candidates(
     reader: &Connection,
     kind: MemoryKind,
     expression: &str,
+    time: Option<Range<i64>>,
     shown: Shown,
 ) -> Result<Vec<Key>, Error> {
     let sql = match kind {
         MemoryKind::Knowledge => {
             "SELECT record FROM knowledge_words JOIN knowledge ON record = knowledge_words.rowid
              WHERE knowledge_words MATCH ?1 AND valid_until IS NULL
-             AND (?2 IS NULL OR task IS NOT ?2 OR step < ?3) AND NOT EXISTS (
+             AND (?6 IS NULL OR created_at >= ?6 AND created_at < ?7)
+             AND (?2 IS NULL OR task IS NOT ?2 OR step < ?3) AND (?2 IS NULL OR NOT EXISTS (
                  SELECT 1 FROM recalled
                  WHERE recalled.task = ?2 AND recalled.id = knowledge.id
                  AND recalled.step >= ?3 AND recalled.step < ?4
-             )
+             ))
              ORDER BY knowledge_words.rank LIMIT ?5"
         }
         MemoryKind::Episode => {
             "SELECT episode FROM episode_words JOIN episodes ON episode = episode_words.rowid
              WHERE episode_words MATCH ?1
-             AND (?2 IS NULL OR task <> ?2 OR step < ?3) AND NOT EXISTS (
+             AND (?6 IS NULL OR created_at >= ?6 AND created_at < ?7)
+             AND (?2 IS NULL OR task <> ?2 OR step < ?3) AND (?2 IS NULL OR NOT EXISTS (
                  SELECT 1 FROM recalled
                  WHERE recalled.task = ?2 AND recalled.id = episodes.id
                  AND recalled.step >= ?3 AND recalled.step < ?4
-             )
+             ))
              ORDER BY episode_words.rank LIMIT ?5"
         }
         MemoryKind::Message => {
             "SELECT window FROM window_words JOIN windows ON window = window_words.rowid
-             WHERE window_words MATCH ?1 AND (?2 IS NULL OR task <> ?2 OR (
+             WHERE window_words MATCH ?1 AND (?6 IS NULL OR (
+                 SELECT at FROM said JOIN steps USING (step) WHERE said.task = windows.task AND nth = first
+             ) BETWEEN ?6 AND ?7 - 1) AND (?2 IS NULL OR task <> ?2 OR (
                  SELECT MAX(step) FROM said WHERE said.task = ?2 AND nth >= first AND nth < first + 6
-             ) < ?3) AND NOT EXISTS (
+             ) < ?3) AND (?2 IS NULL OR NOT EXISTS (
                  SELECT 1 FROM recalled JOIN said ON said.task = windows.task AND nth = first
                  WHERE recalled.task = ?2 AND recalled.id = said.message_id
                  AND recalled.step >= ?3 AND recalled.step < ?4
-             )
+             ))
              ORDER BY window_words.rank LIMIT ?5"
         }
     };
     let Shown { task, from, recalled_before } = shown;
+    let (begin, end) = time.map(|time| (time.start, time.end)).unzip();
     let mut query = reader.prepare_cached(sql)?;
-    let values = params![expression, task, from, recalled_before, CANDIDATES];
+    let values = params![expression, task, from, recalled_before, CANDIDATES, begin, end];
     let rows = query.query_map(values, |row| Ok((kind, row.get(0)?)))?;
     rows.collect()
 }
 
-/// A candidate, with how much it has of what is looked for.
-fn fetch(reader: &Connection, (kind, row): Key, terms: &Terms) -> Result<Option<(Found, Coverage)>, Error> {
-    let has = |found: Found| {
+/// Something that was found, with how much it has of what is looked for.
+struct Candidate {
+    key: Key,
+    found: Found,
+    coverage: Coverage,
+    weight: f64,
+    shows: Shows,
+}
+
+fn fetch(
+    reader: &Connection,
+    key: Key,
+    terms: &Terms,
+    weights: &HashMap<MemoryKind, Vec<f64>>,
+) -> Result<Option<Candidate>, Error> {
+    let (kind, row) = key;
+    let has = |found: Found, shows: Shows| {
         let tags = found.tags.iter().map(|tag| terms.coverage(tag));
         let coverage = tags.fold(terms.coverage(&found.content), BitOr::bitor);
-        (found, coverage)
+        (found, coverage, shows)
     };
-    match kind {
-        MemoryKind::Knowledge => Ok(record(reader, row)?.map(has)),
-        MemoryKind::Episode => Ok(episode(reader, row)?.map(has)),
-        MemoryKind::Message => window(reader, row, terms),
-    }
+    let found = match kind {
+        MemoryKind::Knowledge => record(reader, row)?.map(|found| has(found, Shows::Nothing)),
+        MemoryKind::Episode => episode(reader, row)?.map(|(found, turn)| has(found, Shows::Turn(turn))),
+        MemoryKind::Message => window(reader, row, terms)?,
+    };
+    Ok(found.map(|(found, coverage, shows)| {
+        let weight = terms.weight(coverage, weights.get(&kind).map_or(&[], Vec::as_slice));
+        Candidate { key, found, coverage, weight, shows }
+    }))
 }
 
 fn record(reader: &Connection, record: i64) -> Result<Option<Found>, Error> {
@@ -279,12 +264,13 @@ fn record(reader: &Connection, record: i64) -> Result<Option<Found>, Error> {
     found.optional()
 }
 
-fn episode(reader: &Connection, episode: i64) -> Result<Option<Found>, Error> {
-    let sql = "SELECT id, content, source, episodes.created_at, task_id FROM episodes JOIN tasks USING (task)
+fn episode(reader: &Connection, episode: i64) -> Result<Option<(Found, i64)>, Error> {
+    let sql =
+        "SELECT id, content, source, episodes.created_at, task_id, turn FROM episodes JOIN tasks USING (task)
                WHERE episode = ?1";
     let mut query = reader.prepare_cached(sql)?;
     let found = query.query_row([episode], |row| {
-        Ok(Found {
+        let found = Found {
             kind: MemoryKind::Episode,
             id: row.get(0)?,
             content: row.get(1)?,
@@ -296,32 +282,38 @@ fn episode(reader: &Connection, episode: i64) -> Result<Option<Found>, Error> {
             message_ids: Vec::new(),
             score: 0.0,
             is_relevant: false,
-        })
+        };
+        Ok((found, row.get(5)?))
     });
     found.optional()
 }
 
-fn window(reader: &Connection, window: i64, terms: &Terms) -> Result<Option<(Found, Coverage)>, Error> {
+fn window(
+    reader: &Connection,
+    window: i64,
+    terms: &Terms,
+) -> Result<Option<(Found, Coverage, Shows)>, Error> {
     let sql = "SELECT steps.body, steps.at, task_id,
                       EXISTS (SELECT 1 FROM episodes WHERE episodes.task = windows.task
-                              AND episodes.turn <= steps.turn AND source = 'tool')
+                              AND episodes.turn <= steps.turn AND source = 'tool'), steps.turn
                FROM windows JOIN tasks USING (task)
                JOIN said ON said.task = windows.task AND nth >= first AND nth < first + 6
                JOIN steps ON steps.step = said.step WHERE window = ?1 ORDER BY nth";
     let mut query = reader.prepare_cached(sql)?;
     let rows = query.query_map([window], |row| {
         let words = read::step(row.get_ref(0)?.as_str()?).ok().and_then(|step| said(&step));
-        Ok((words, timestamp(row, 1)?, task_id(row, 2)?, row.get::<_, bool>(3)?))
+        Ok((words, timestamp(row, 1)?, task_id(row, 2)?, row.get::<_, bool>(3)?, row.get::<_, i64>(4)?))
     })?;
-    let mut lines: Vec<String> = Vec::new();
+    let (mut lines, mut turns) = (Vec::new(), Vec::new());
     let mut found: Option<Found> = None;
     for row in rows {
-        let (words, at, task_id, tainted) = row?;
+        let (words, at, task_id, tainted, turn) = row?;
         let Some((message_id, speaker, text)) = words else { continue };
         let who = match speaker {
             Speaker::User => "The user",
             Speaker::Agent => "The agent",
         };
+        turns.push(turn);
         lines.push(format!("{who}: {}", clipped(text, MAX_SHOWN)));
         let found = found.get_or_insert_with(|| Found {
             kind: MemoryKind::Message,
@@ -344,15 +336,19 @@ fn window(reader: &Connection, window: i64, terms: &Terms) -> Result<Option<(Fou
     }
     let has: Vec<Coverage> = lines.iter().map(|line| terms.coverage(line)).collect();
     let coverage = has.iter().copied().fold(Coverage::default(), BitOr::bitor);
-    let excerpt = best_pair(&lines, &has);
-    Ok(found.map(|found| (Found { excerpt, content: lines.join("\n"), ..found }, coverage)))
+    let excerpt = best_pair(&lines, &has, terms);
+    Ok(found.map(|found| {
+        let matched = found.message_ids.iter().zip(&has).filter(|(_, has)| !has.is_empty());
+        let shows = Shows::Messages { turns, matched: matched.map(|(id, _)| *id).collect() };
+        (Found { excerpt, content: lines.join("\n"), ..found }, coverage, shows)
+    }))
 }
 
 /// Of two messages next to each other those that have most of what is looked for; `has` is how much each has.
-fn best_pair(lines: &[String], has: &[Coverage]) -> String {
+fn best_pair(lines: &[String], has: &[Coverage], terms: &Terms) -> String {
     let together = |pair: &[Coverage]| {
         let both = pair.iter().copied().fold(Coverage::default(), BitOr::bitor);
-        both.words() + both.names()
+        terms.count(both)
     };
     let width = lines.len().clamp(1, 2);
     // Of equals the last: it is the newest.

@@ -11,23 +11,25 @@ fn stop_words_are_in_the_order_in_which_they_are_searched() {
 
 #[test]
 fn what_says_nothing_is_left_out_and_names_are_known() {
-    let terms = Terms::of("Where does Anna deploy the API on 2026-03-01? Does anna deploy?");
-    let seen: Vec<_> = terms.0.iter().map(|term| (term.word.as_str(), term.is_name)).collect();
-    let wanted =
-        [("anna", true), ("deploy", false), ("api", true), ("2026", true), ("03", true), ("01", true)];
-    assert_eq!(seen, wanted);
-    assert_eq!(terms.expressions()[..2], [(r#""anna""#.to_owned(), true), (r#""deploy""#.to_owned(), false)]);
+    let terms =
+        Terms::of("Where does Anna deploy the API on 2026-03-01? Does anna deploy? Ask Otto Berg-Lund, Ida.");
+    let words: Vec<_> = terms.words.iter().map(|term| term.word.as_str()).collect();
+    assert_eq!(words, ["anna", "deploy", "api", "ask", "otto", "berg", "lund", "ida"]);
+    assert_eq!(terms.names().collect::<Vec<_>>(), [vec![0], vec![2], vec![4, 5, 6], vec![7]]);
+    assert_eq!(terms.expressions()[..2], [r#""anna""#, r#""deploy""#]);
+    assert!(terms.on_days().unwrap().contains(r#""2026 03 01""#));
+    assert!(terms.times()[0].contains(&1_772_323_200_000) && !terms.times()[0].contains(&1_772_409_600_000));
     assert!(Terms::of("What is it that you do?").is_empty());
 }
 
 #[test]
 fn words_are_found_in_other_forms_and_not_in_other_words() {
     let terms = Terms::of("deployments cost Anna");
-    let found = terms.coverage("ANNA: deployment costs");
-    assert_eq!((found.words(), found.names()), (3, 1));
+    // A whole name counts as one more.
+    assert_eq!(terms.count(terms.coverage("ANNA: deployment costs")), 4);
     assert_eq!(terms.coverage("Annals of a costume party, deplorable"), Coverage::default());
     let (deploys, costs) = (terms.coverage("he deployed"), terms.coverage("a cost"));
-    assert_eq!(((deploys | costs).words(), (deploys | deploys).words()), (2, 1));
+    assert_eq!((terms.count(deploys | costs), terms.count(deploys | deploys)), (2, 1));
 }
 
 #[test]
@@ -43,17 +45,49 @@ fn a_text_is_worth_showing_with_half_of_the_words_or_a_name_and_another() {
     assert!(!teapot.is_relevant(Coverage::default()));
 }
 
+#[test]
+fn a_part_of_a_name_is_not_that_name() {
+    let terms = Terms::of("When was the operation of Mara Lind?");
+    let relevant = |text: &str| terms.is_relevant(terms.coverage(text));
+    assert!(relevant("Mara Lind went under the knife."));
+    assert!(!relevant("Mara Olsen met Otto."));
+    assert!(!relevant("The operation went well."));
+    let weight = |text: &str| terms.weight(terms.coverage(text), &[1.0, 3.0, 2.0]);
+    assert!(weight("Mara Lind") > weight("Mara and her operation") && weight("operation") > 0.0);
+}
+
+#[test]
+fn a_day_is_found_however_it_is_written() {
+    let terms = Terms::of("What happens on 2 March 2024, or on the 3rd of May?");
+    let days = |text: &str| terms.count(terms.coverage(text));
+    assert_eq!((days("It is on 2024-03-02."), days("May 3, 2031")), (1, 1));
+    assert_eq!(days("2 March 2025 or 3 April"), 0);
+    let one = Terms::of("What happens on 2 March 2024?");
+    assert!(one.is_relevant(one.coverage("We meet on March 2nd, 2024.")));
+    assert!(!one.is_relevant(one.coverage("We meet on March 3rd, 2024.")));
+    assert_eq!(terms.times().len(), 1);
+    let index = rusqlite::Connection::open_in_memory().unwrap();
+    index.execute_batch("CREATE VIRTUAL TABLE t USING fts5 (c, tokenize = 'porter unicode61')").unwrap();
+    for text in ["2024-03-02", "Mar 2, 2024", "the 2nd of March 2024", "May 3rd", "2 May", "March 2, 2023"] {
+        index.execute("INSERT INTO t VALUES (?1)", [text]).unwrap();
+    }
+    let count = "SELECT COUNT(*) FROM t WHERE t MATCH ?1";
+    let found: i64 = index.query_row(count, [terms.on_days().unwrap()], |row| row.get(0)).unwrap();
+    assert_eq!(found, 4);
+}
+
 proptest! {
     #[test]
     fn any_text_is_a_query(text in any::<String>()) {
         let terms = Terms::of(&text);
-        prop_assert!(terms.0.len() <= MAX_TERMS);
-        prop_assert_eq!(usize::try_from(terms.coverage(&text).words()).unwrap(), terms.0.len());
+        prop_assert!(terms.words.len() <= MAX_TERMS);
+        let all = terms.words.len() + terms.days.len() + terms.names.len();
+        prop_assert_eq!(terms.count(terms.coverage(&text)), all);
         prop_assert!(terms.is_empty() || terms.is_relevant(terms.coverage(&text)));
         let index = rusqlite::Connection::open_in_memory().unwrap();
         index.execute_batch("CREATE VIRTUAL TABLE t USING fts5 (c)").unwrap();
         index.execute("INSERT INTO t VALUES (?1)", [&text]).unwrap();
-        for (expression, _) in terms.expressions() {
+        for expression in terms.expressions().into_iter().chain(terms.on_days()) {
             let found = index.query_row("SELECT COUNT(*) FROM t WHERE t MATCH ?1", [expression], |row| row.get::<_, i64>(0));
             prop_assert!(found.is_ok(), "{:?}", found);
         }

@@ -64,7 +64,10 @@ fn furnish(rows: &Rows<'_>) -> Result<(), rusqlite::Error> {
         params![batches[0].to_string(), batches[1].to_string()],
     )?;
     let evidence = json!({"batch_id": batches[0], "corrections": [], "verdicts": []}).to_string();
-    put("INSERT INTO lessons SELECT id, ?1, 1 FROM knowledge ORDER BY record LIMIT 2", params![evidence])?;
+    put(
+        "INSERT INTO lessons SELECT id, ?1, 1 FROM knowledge WHERE task IS NULL ORDER BY record LIMIT 2",
+        params![evidence],
+    )?;
     let rating = r#"{"type":"rating","rating":2}"#;
     let feedback_id = contract::FeedbackId::new().to_string();
     put(

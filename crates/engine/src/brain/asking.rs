@@ -1,0 +1,137 @@
+//! What an index is asked for a query: which of its words tell something, and how much.
+
+use std::ops::Range;
+
+use contract::memory::MemoryKind;
+use rusqlite::{Connection, Error, params};
+
+use super::terms::Terms;
+
+/// A word is common that is in half of the records of its kind, but not in fewer records than the first number, and
+/// in any case in so many as the second one.
+pub(super) const COMMON: (i64, i64) = (64, 1_000);
+/// How many records an index ranks that have any of a query's words, about: each costs a microsecond or two.
+const RANKED: i64 = 2_000;
+/// How much it counts to have any of the words, a name, a name and a word beside it, a day, or to be of a time that is
+/// named.
+const BY_WORDS: f64 = 1.0;
+const BY_NAME: f64 = 1.0;
+const BY_NAME_AND_WORD: f64 = 1.0;
+const BY_DAY: f64 = 2.0;
+const BY_TIME: f64 = 2.0;
+
+/// In how many records of a kind each word is, and how many records there are.
+pub(super) struct Uses {
+    all: i64,
+    common: i64,
+    words: Vec<i64>,
+}
+
+/// What an index is asked.
+pub(super) struct Ask {
+    pub(super) expression: String,
+    /// The time in which it was, in milliseconds.
+    pub(super) time: Option<Range<i64>>,
+    /// How much its answers count.
+    pub(super) weight: f64,
+}
+
+impl Uses {
+    pub(super) fn of(reader: &Connection, kind: MemoryKind, terms: &Terms) -> Result<Self, Error> {
+        let (last, table, index) = match kind {
+            MemoryKind::Knowledge => (
+                "SELECT MAX(record) FROM knowledge",
+                "SELECT COUNT(*) FROM (SELECT 1 FROM knowledge LIMIT ?1)",
+                "SELECT COUNT(*) FROM (SELECT 1 FROM knowledge_words WHERE knowledge_words MATCH ?1 LIMIT ?2)",
+            ),
+            MemoryKind::Episode => (
+                "SELECT MAX(episode) FROM episodes",
+                "SELECT COUNT(*) FROM (SELECT 1 FROM episodes LIMIT ?1)",
+                "SELECT COUNT(*) FROM (SELECT 1 FROM episode_words WHERE episode_words MATCH ?1 LIMIT ?2)",
+            ),
+            MemoryKind::Message => (
+                "SELECT MAX(window) FROM windows",
+                "SELECT COUNT(*) FROM (SELECT 1 FROM windows LIMIT ?1)",
+                "SELECT COUNT(*) FROM (SELECT 1 FROM window_words WHERE window_words MATCH ?1 LIMIT ?2)",
+            ),
+        };
+        // No fewer than there are, and costs nothing.
+        let all: Option<i64> = reader.prepare_cached(last)?.query_row([], |row| row.get(0))?;
+        let all = all.unwrap_or(0);
+        let half = |all: i64| (all / 2).clamp(COMMON.0, COMMON.1);
+        let mut count = reader.prepare_cached(index)?;
+        let words = terms.expressions().into_iter();
+        let words = words.map(|word| count.query_row(params![word, half(all)], |row| row.get(0)));
+        let words: Vec<i64> = words.collect::<Result<_, _>>()?;
+        // Counted where it matters.
+        let common = if words.iter().any(|uses| *uses >= COMMON.0) {
+            half(reader.prepare_cached(table)?.query_row([2 * COMMON.1], |row| row.get(0))?)
+        } else {
+            half(all)
+        };
+        Ok(Self { all, common, words })
+    }
+
+    /// How much each word tells: more, the fewer records have it.
+    #[expect(clippy::cast_precision_loss, reason = "a weight need not be exact")]
+    pub(super) fn weights(&self) -> Vec<f64> {
+        self.words.iter().map(|uses| (1.0 + self.all as f64 / (*uses).max(1) as f64).ln()).collect()
+    }
+
+    /// What the index is asked: for what has any of the words, for what has each name, for what has any of the days,
+    /// and for what is of a time. Where no word tells anything nobody who did not ask is told anything; who did ask
+    /// gets what has all of them.
+    pub(super) fn worth_asking(&self, terms: &Terms, unasked: bool) -> Vec<Ask> {
+        let words = terms.expressions();
+        let together = |numbers: &[usize], by: &str| {
+            let of = numbers.iter().filter_map(|number| words.get(*number)).map(String::as_str);
+            of.collect::<Vec<_>>().join(by)
+        };
+        let rare = self.rare();
+        let is_known = |word: &usize| self.words.get(*word).is_some_and(|uses| *uses > 0);
+        let any = if rare.is_empty() {
+            let common: Vec<usize> = (0..words.len()).filter(is_known).collect();
+            (!unasked && !common.is_empty()).then(|| together(&common, " AND "))
+        } else {
+            Some(together(&rare, " OR "))
+        };
+        let rare_names = || terms.names().filter(|name| name.iter().any(|word| rare.contains(word)));
+        let names: Vec<String> = rare_names().map(|name| together(&name, " AND ")).collect();
+        // Beside a name a common word tells something too, and costs little.
+        let beside = rare_names().zip(&names).filter_map(|(of, name)| {
+            let others: Vec<usize> =
+                (0..words.len()).filter(|word| is_known(word) && !of.contains(word)).collect();
+            (!others.is_empty()).then(|| format!("({name}) AND ({})", together(&others, " OR ")))
+        });
+        let ask = |expression: &String, weight| Ask { expression: expression.clone(), time: None, weight };
+        let mut asks: Vec<Ask> = any.iter().map(|any| ask(any, BY_WORDS)).collect();
+        // A query of one name alone has asked for it.
+        asks.extend(names.iter().filter(|name| Some(*name) != any.as_ref()).map(|name| ask(name, BY_NAME)));
+        asks.extend(beside.map(|expression| ask(&expression, BY_NAME_AND_WORD)));
+        asks.extend(terms.on_days().map(|days| ask(&days, BY_DAY)));
+        for time in terms.times() {
+            // To be of the time tells something of what is asked about.
+            if let Some(about) = names.first().or(any.as_ref()) {
+                asks.push(Ask { time: Some(time.clone()), ..ask(about, BY_TIME) });
+            }
+        }
+        asks
+    }
+
+    /// The numbers of the words that tell something, in their order: those in few records, as many as an index ranks
+    /// in good time. A word that is in very much says little and costs much.
+    fn rare(&self) -> Vec<usize> {
+        let numbered = self.words.iter().copied().enumerate();
+        let mut rare: Vec<(usize, i64)> =
+            numbered.filter(|(_, uses)| (1..self.common).contains(uses)).collect();
+        rare.sort_by_key(|(_, uses)| *uses);
+        let mut ranked = 0;
+        rare.retain(|(_, uses)| {
+            ranked += uses;
+            ranked <= RANKED
+        });
+        let mut rare: Vec<usize> = rare.into_iter().map(|(number, _)| number).collect();
+        rare.sort_unstable();
+        rare
+    }
+}
