@@ -142,6 +142,6 @@ pub struct Verdict {
 pub enum Check {
     /// The corrected turn, asked again, answers as the correction says.
     Corrected,
-    /// An unrelated turn, asked again, is as good as it was. Absent where there was no such turn.
+    /// An unrelated turn, asked again, is as good as it was.
     Unharmed,
 }

@@ -69,11 +69,9 @@ use learning::Learner;
 use life::{Life, blocking};
 use order::Order;
 use people::Response;
-use recall::Recalled;
 pub use reloading::ReloadError;
 pub(crate) use reloading::Reloads;
 use running::{Command, Inbox, Registration, Running, Turns};
-use skills_told::SkillsTold;
 use stream::Blocks;
 use thread::Thread;
 pub use transfer::Export;
@@ -117,8 +115,6 @@ pub struct Agent {
     channels: Channels,
     means: Arc<Means>,
     places: Arc<Semaphore>,
-    /// Places for tools that run beside turns.
-    direct: Semaphore,
     /// Exports and imports of what is remembered.
     transfers: Transfers,
     running: Running,
@@ -155,7 +151,6 @@ impl Agent {
             brain,
             means,
             places: Arc::new(Semaphore::new(MAX_TURNS_AT_ONCE)),
-            direct: Semaphore::new(direct::MAX_AT_ONCE),
             transfers: Transfers::default(),
             running,
             learner,
@@ -169,7 +164,7 @@ impl Agent {
     /// the first one on.
     pub async fn execute(&self, request: Execute) -> Result<Reader, AgentError> {
         let order = self.order(request).await?;
-        let tasks_kept = self.transfers.keep_tasks().await;
+        let tasks_kept = self.transfers.keep_tasks().await?;
         let Claimed { recorder, registration, inbox, reader } = loop {
             match self.claim(&order)? {
                 Claim::Begins(claimed) => break claimed,
@@ -193,10 +188,7 @@ impl Agent {
         let stopped = self.stopped.clone();
         let turn = async move {
             let task = life.recorder.channel().task();
-            let (recalled, skills) = tokio::join!(
-                Recalled::find(&life.brain, &life.means, task, &opened),
-                SkillsTold::find(&life.brain, &life.kit, task, opened.base),
-            );
+            let (recalled, skills) = life.background(task, &opened).await;
             opened.notes.extend(recalled.notes());
             opened.notes.extend(skills.note());
             let record = recalled.tell(opening(&life.recorder, request, &opened, cut));

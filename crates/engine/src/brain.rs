@@ -29,8 +29,8 @@ mod writer;
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicI64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, PoisonError, TryLockError};
+use std::time::{Duration, Instant};
 
 use contract::engine::{Grant, PendingRequest, TaskSummary};
 use contract::event::Event;
@@ -403,9 +403,19 @@ impl Brain {
         self.read_long(|reader| spending::spending_since(reader, at))
     }
 
-    /// Searches all that is remembered, the best first. Blocks.
+    /// Searches all that is remembered, the best first. One search waits for another, but not beyond its own end.
+    /// Blocks.
+    #[expect(clippy::disallowed_methods, reason = "this is called where it may block")]
     pub fn search(&self, query: &MemoryQuery) -> Result<Vec<Found>, rusqlite::Error> {
-        self.read_in(&self.shared.searches, |reader| search::search(reader, query))
+        let searches = &self.shared.searches;
+        while matches!(searches.try_lock(), Err(TryLockError::WouldBlock)) {
+            if Instant::now() >= query.until {
+                let interrupted = rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_INTERRUPT);
+                return Err(rusqlite::Error::SqliteFailure(interrupted, None));
+            }
+            std::thread::sleep(BETWEEN_TRIES);
+        }
+        self.read_in(searches, |reader| search::search(reader, query))
     }
 
     /// A page of the records of knowledge, the newest first, those too that are no longer in force. Blocks.
@@ -479,6 +489,8 @@ impl Brain {
     }
 }
 
+/// How long a search waits before it looks again whether another one is over.
+const BETWEEN_TRIES: Duration = Duration::from_millis(1);
 /// How long closing may take.
 const CLOSE_DEADLINE: Duration = Duration::from_secs(2);
 

@@ -15,6 +15,8 @@ use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use rustix::fs::{Mode, OFlags};
+
 pub use agents::AgentSpec;
 pub use permissions::Permissions;
 pub use skills::SkillSpec;
@@ -68,9 +70,9 @@ impl Catalog {
         let mut warnings = Vec::new();
         Self {
             soul: self.soul.clone(),
-            agents: agents::read(&folder.join("agents"), &self.agents, &mut warnings),
-            tools: tools::read(folder, &self.tools, &mut warnings),
-            skills: skills::read(&folder.join("skills"), &self.skills, &mut warnings),
+            agents: shared(agents::read(&folder.join("agents"), &self.agents, &mut warnings), &self.agents),
+            tools: shared(tools::read(folder, &self.tools, &mut warnings), &self.tools),
+            skills: shared(skills::read(&folder.join("skills"), &self.skills, &mut warnings), &self.skills),
             permissions: permissions::read(
                 &folder.join("permissions.json"),
                 &self.permissions,
@@ -79,6 +81,13 @@ impl Catalog {
             warnings,
         }
     }
+}
+
+/// These entries, where nothing changed as they were read before: a turn that goes on with an old catalog holds of it only
+/// what is not in the new one.
+fn shared<T: PartialEq>(entries: Vec<Arc<T>>, before: &[Arc<T>]) -> Vec<Arc<T>> {
+    let as_before = |entry: Arc<T>| before.iter().find(|old| **old == entry).map_or(entry, Arc::clone);
+    entries.into_iter().map(as_before).collect()
 }
 
 /// What is in `folder`, in order; nothing where it is not there, and none where it cannot be read. `name` is the
@@ -121,19 +130,26 @@ fn is_gone(path: &Path) -> bool {
     std::fs::symlink_metadata(path).is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
 }
 
+/// Opens a file of the catalog to read it. Whatever it was when the catalog was read, what is no file now is refused.
+pub(crate) fn open(file: &Path) -> io::Result<File> {
+    // A pipe without a writer would be waited for without end.
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let opened = File::from(rustix::fs::open(file, flags, Mode::empty())?);
+    if !opened.metadata()?.is_file() {
+        return Err(io::Error::other("it is not a file"));
+    }
+    Ok(opened)
+}
+
 /// The text of a file that may have `max` bytes.
 ///
 /// # Errors
 /// For a person.
 fn text_of(file: &Path, max: u64) -> Result<String, String> {
     let unreadable = |error: io::Error| format!("it cannot be read: {error}");
-    let metadata = std::fs::metadata(file).map_err(unreadable)?;
-    // One that is opened all the same, such as a pipe, could be waited for without end.
-    if !metadata.is_file() {
-        return Err("it is not a file".into());
-    }
+    let opened = open(file).map_err(unreadable)?;
+    let metadata = opened.metadata().map_err(unreadable)?;
     let mut bytes = Vec::new();
-    let opened = File::open(file).map_err(unreadable)?;
     opened.take(max.saturating_add(1)).read_to_end(&mut bytes).map_err(unreadable)?;
     let size = u64::try_from(bytes.len()).unwrap_or(u64::MAX).max(metadata.len());
     if size > max {

@@ -37,9 +37,6 @@ use crate::config::{Config, InForce};
 use crate::skills::Shelf;
 use crate::tools::{Outputs, Setup};
 
-/// The folder beside the brain in which the user's own skills are laid out for programs.
-const SKILLS: &str = "skills";
-
 /// The accept loop's bounds. Streams end by themselves at shutdown, so the drain is short.
 const BOUNDS: Bounds = Bounds {
     max_connections: 1_024,
@@ -83,7 +80,7 @@ impl Engine {
         let brain = Brain::open(&config.brain)?;
         let listener =
             TcpListener::bind(address).await.map_err(|source| StartError::Listen { address, source })?;
-        let shelf = Arc::new(Shelf::new(&config.brain.with_file_name(SKILLS)));
+        let shelf = Arc::new(Shelf::beside(&config.brain));
         let leash = leash(&config, &shelf);
         let in_force = Arc::new(InForce::open(config.sources, &brain).map_err(BrainError::from)?);
         let gateway = Arc::clone(in_force.gateway());

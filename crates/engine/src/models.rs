@@ -129,6 +129,13 @@ impl Answer {
         texts.collect()
     }
 
+    /// Why it is no answer: the model declined to give one.
+    pub fn declined(&self) -> Option<ModelError> {
+        let declined = self.stop == StopCause::Refusal && self.text().trim().is_empty();
+        let message = "the model declined to answer this, or the provider's filter stopped it";
+        declined.then(|| ModelError::new(ModelErrorKind::Refused, message))
+    }
+
     /// The calls that it makes, in its order.
     pub fn calls(&self) -> impl Iterator<Item = &ToolUse> {
         self.blocks.iter().filter_map(|block| match block {
@@ -369,6 +376,11 @@ impl ModelError {
     /// A failure of `kind`, without a wish for when to be asked again.
     pub fn new(kind: ModelErrorKind, message: impl Into<String>) -> Self {
         Self { kind, message: message.into(), retry_after: None, spent: Tokens::default() }
+    }
+
+    /// The answer ended before it was whole.
+    pub fn ended_early() -> Self {
+        Self::new(ModelErrorKind::Broken, "the provider's answer ended before it was whole")
     }
 
     /// Whether the request is at fault, so that the failure says nothing about the provider.

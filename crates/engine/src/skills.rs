@@ -8,7 +8,6 @@ mod folder;
 mod shelf;
 
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::io::{self, Read as _};
 use std::sync::Arc;
 
@@ -16,10 +15,10 @@ use contract::skills::{self, MAX_SCRIPTS_BYTES, SkillDefinition, SkillSource, Sk
 use contract::{SkillName, Timestamp};
 
 use crate::brain::{Brain, CustomSkill, SkillOutline};
-use crate::catalog::SkillSpec;
+use crate::catalog::{self, SkillSpec};
 
 pub(crate) use folder::{ExportError, archive};
-pub(crate) use shelf::Shelf;
+pub(crate) use shelf::{Lease, Placed, Shelf};
 
 /// The folder of a skill's scripts.
 pub(crate) const SCRIPTS: &str = "scripts/";
@@ -52,7 +51,6 @@ impl Skills {
     }
 
     /// The brain that has the user's own.
-    #[cfg(test)]
     pub(crate) fn brain(&self) -> &Brain {
         &self.brain
     }
@@ -224,7 +222,7 @@ fn texts(skill: &SkillSpec) -> BTreeMap<String, String> {
 fn read(skill: &SkillSpec, file: &str, most: usize) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     let limit = u64::try_from(most).unwrap_or(u64::MAX).saturating_add(1);
-    File::open(skill.folder.join(file))?.take(limit).read_to_end(&mut bytes)?;
+    catalog::open(&skill.folder.join(file))?.take(limit).read_to_end(&mut bytes)?;
     if bytes.len() > most {
         return Err(io::Error::new(io::ErrorKind::FileTooLarge, "it is too large"));
     }

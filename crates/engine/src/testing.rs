@@ -115,6 +115,20 @@ pub(crate) async fn within<T>(future: impl Future<Output = T>) -> T {
     tokio::time::timeout(Duration::from_secs(20), future).await.expect("ready within 20 s")
 }
 
+/// What a call gives that blocks, which must come as soon. One that waits without end is left behind in its thread.
+pub(crate) fn blocks_within<T: Send + 'static>(call: impl FnOnce() -> T + Send + 'static) -> T {
+    let (done, told) = std::sync::mpsc::channel();
+    std::thread::spawn(move || done.send(call()));
+    told.recv_timeout(Duration::from_secs(20)).expect("ready within 20 s")
+}
+
+/// Puts a pipe that nobody writes to in the place of a file.
+pub(crate) fn put_pipe(file: &Path) {
+    use rustix::fs::{CWD, FileType, Mode};
+    std::fs::remove_file(file).unwrap();
+    rustix::fs::mknodat(CWD, file, FileType::Fifo, Mode::from_raw_mode(0o600), 0).unwrap();
+}
+
 pub(crate) fn task_id(name: &str) -> TaskId {
     TaskId::new(name.to_owned()).unwrap()
 }

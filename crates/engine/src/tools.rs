@@ -104,6 +104,11 @@ pub trait Tool: Send + Sync {
         false
     }
 
+    /// How many bytes of what a call gives the model is told whole; of more it is told the ends, and where the rest is.
+    fn most_whole(&self, _input: &Value) -> usize {
+        spill::MAX_INLINE
+    }
+
     /// The command that a call of it runs, if it runs commands: a person's `always` covers only those that begin
     /// alike.
     fn command(&self, _input: &Value) -> Option<String> {

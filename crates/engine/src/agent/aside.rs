@@ -8,15 +8,16 @@ use futures::StreamExt as _;
 use service::clock::Clock;
 
 use super::run::{Stopped, TurnRun};
-use crate::models::{Answer, ModelError, ModelErrorKind, Part, Parts, Route};
+use crate::models::{Answer, ModelError, ModelErrorKind, Part, Parts, Route, Tokens};
 
-/// The whole of an answer of which nothing is shown while it comes, if it does within `deadline`.
+/// The whole of an answer of which nothing is shown while it comes, if it does within `deadline`. `prompt` is how many
+/// tokens it was asked with, by an estimate.
 pub(super) async fn whole(
     mut parts: Parts,
+    prompt: u64,
     clock: &dyn Clock,
     deadline: Duration,
 ) -> Result<Answer, ModelError> {
-    let broken = |what: &str| ModelError::new(ModelErrorKind::Broken, what);
     let answer = async move {
         while let Some(part) = parts.next().await {
             match part {
@@ -25,25 +26,29 @@ pub(super) async fn whole(
                 Err(error) => return Err(error),
             }
         }
-        Err(broken("the provider's answer ended before it was whole"))
+        Err(ModelError::ended_early())
     };
     tokio::select! {
         biased;
         answer = answer => answer,
-        () = clock.sleep(deadline) => Err(broken("the provider took too long")),
+        () = clock.sleep(deadline) => {
+            // The provider bills the prompt all the same; how many tokens it counts is not known.
+            let spent = Tokens { input: prompt, ..Tokens::default() };
+            Err(ModelError { spent, ..ModelError::new(ModelErrorKind::Broken, "the provider took too long") })
+        }
     }
 }
 
 impl TurnRun {
-    /// What `route` answers, if it does within `deadline`.
+    /// What `route` answers to a prompt of so many tokens, if it does within `deadline`.
     pub(super) async fn ask_aside(
         &mut self,
         route: &Arc<Route>,
-        parts: Parts,
+        (parts, prompt): (Parts, u64),
         deadline: Duration,
     ) -> Result<Option<Answer>, Stopped> {
         let clock = self.life.means.clock.clone();
-        let outcome = self.attend(async move { whole(parts, &*clock, deadline).await }).await?;
+        let outcome = self.attend(async move { whole(parts, prompt, &*clock, deadline).await }).await?;
         let now = self.life.means.clock.monotonic();
         self.life.means.gateway.note(route, outcome.as_ref().map(|answer| &answer.usage), now);
         match outcome {
@@ -58,5 +63,25 @@ impl TurnRun {
                 Ok(None)
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::stream;
+
+    use super::*;
+    use crate::testing::{HastyClock, within};
+
+    #[tokio::test]
+    async fn an_answer_that_does_not_come_costs_its_prompt() {
+        let second = Duration::from_secs(1);
+        let silent = stream::pending().boxed();
+        let error = within(whole(silent, 700, &HastyClock::new(), second)).await.unwrap_err();
+        assert_eq!((error.kind, error.spent.input, error.spent.output), (ModelErrorKind::Broken, 700, 0));
+        // What the provider counted it has said itself.
+        let ended = stream::empty().boxed();
+        let error = within(whole(ended, 700, &HastyClock::new(), 60 * second)).await.unwrap_err();
+        assert_eq!((error.kind, error.spent), (ModelErrorKind::Broken, Tokens::default()));
     }
 }

@@ -182,7 +182,7 @@ impl TurnRun {
             Ok(ToolStep::Ask(question)) => return self.ask(&call, HitlKind::Question, question).await,
             Ok(ToolStep::Done(output)) => {
                 let ToolOutput { text, working_memory, knowledge } = output;
-                let text = told_once(self.conversation().messages(), &call, text);
+                let text = told_once(self.conversation().branch(), &call, text);
                 (ended(text, None), working_memory, knowledge)
             }
             Err(ToolError(error)) => (ended(String::new(), Some(error)), Vec::new(), None),
@@ -231,7 +231,7 @@ async fn run(open: OpenCall, tool: Arc<dyn Tool>, task: TaskRow, means: &Means) 
     let result = run_tool(&*tool, invocation).await;
     let elapsed = means.clock.monotonic().saturating_sub(began);
     let duration_ms = u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX);
-    let result = means.outputs.bounded(call.call_id, result).await;
+    let result = means.outputs.bounded(call.call_id, result, tool.most_whole(&call.input)).await;
     Ran { call, result, duration_ms }
 }
 

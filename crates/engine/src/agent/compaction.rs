@@ -129,7 +129,7 @@ pub(super) fn to_summarise(messages: &[Message], bound: u64) -> Vec<Message> {
     }
     // Reasoning is left out: it is bound to what came before it, and that changes.
     let mut short: Vec<Message> =
-        messages.iter().map(|message| rewritten(message, true, Some(SUMMARISED_RESULT))).collect();
+        messages.iter().map(|message| rewritten(message, true, |_| Some(SUMMARISED_RESULT))).collect();
     while estimate::messages(&short) > bound {
         let Some(next) = (1..short.len()).find(|at| matches!(short.get(*at), Some(Message::User { .. })))
         else {

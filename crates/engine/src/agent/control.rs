@@ -6,11 +6,13 @@ use contract::rpc::{Activity, UNCONFINED};
 use super::{Agent, AgentError};
 
 impl Agent {
-    /// From now on no turn begins or goes on, unless one is at work or an import is under way; whether that is so. It
-    /// lapses by itself.
+    /// From now on no turn begins or goes on, unless one is at work, a tool or a skill is run without one, or an import
+    /// is under way; whether that is so. It lapses by itself.
     pub fn quiesce(&self) -> bool {
         // A stop would cut an import off.
-        let quiesced = !self.is_importing() && self.running.turns().quiesce(self.means.clock.monotonic());
+        let mut turns = self.running.turns();
+        let quiesced = !self.is_importing() && turns.quiesce(self.means.clock.monotonic());
+        drop(turns);
         if quiesced {
             tracing::info!("The engine is quiesced: turns are refused for a while.");
         }

@@ -101,6 +101,49 @@ async fn an_engine_at_work_is_not_quiesced_and_an_idle_one_begins_nothing_until_
 }
 
 #[tokio::test]
+async fn a_tool_that_is_called_without_a_turn_keeps_the_engine_awake() {
+    let gated = Gated::new(true);
+    let rig = Rig::with_tools(Wire::AnthropicMessages, vec![gated.clone()]).await;
+    // Its caller may wait to the end, or hang up.
+    for (times, hangs_up) in [(1, false), (2, true)] {
+        let call = rig.agent.call_tool("gated", json!({}));
+        let meanwhile = async {
+            gated.begun(times).await;
+            assert!(!rig.agent.quiesce());
+            assert_eq!(at(&rig), (0, 0), "it is no turn");
+            if !hangs_up {
+                gated.may_end.add_permits(1);
+                std::future::pending::<()>().await;
+            }
+        };
+        let answer = within(async {
+            tokio::select! { answer = call => Some(answer), () = meanwhile => None }
+        });
+        assert_eq!(answer.await.map(Result::unwrap), (!hangs_up).then(|| "let go".to_owned()));
+        assert!(rig.agent.quiesce());
+        let refused = within(rig.agent.call_tool("gated", json!({}))).await;
+        assert!(matches!(refused, Err(DirectError::Agent(AgentError::Quiesced))), "{refused:?}");
+        rig.agent.lift_quiesce();
+    }
+}
+
+#[tokio::test]
+async fn so_many_tools_are_called_without_a_turn_at_once_and_no_more() {
+    let gated = Gated::new(true);
+    let rig = Rig::with_tools(Wire::AnthropicMessages, vec![gated.clone()]).await;
+    let calls =
+        futures::future::join_all((0..direct::MAX_AT_ONCE).map(|_| rig.agent.call_tool("gated", json!({}))));
+    let one_more = async {
+        gated.begun(direct::MAX_AT_ONCE).await;
+        let refused = rig.agent.call_tool("gated", json!({})).await;
+        assert!(matches!(refused, Err(DirectError::Agent(AgentError::TooManyCalls))), "{refused:?}");
+        gated.may_end.add_permits(direct::MAX_AT_ONCE);
+    };
+    let (answers, ()) = within(async { tokio::join!(calls, one_more) }).await;
+    assert!(answers.iter().all(Result::is_ok), "{answers:?}");
+}
+
+#[tokio::test]
 async fn who_has_seen_a_turns_end_finds_the_engine_idle() {
     let rig = Rig::new(Wire::AnthropicMessages).await;
     for _ in 0..50 {

@@ -14,13 +14,14 @@ use super::calls::tool_result;
 use super::model_step::Asked;
 use super::order::sent_at;
 use super::run::{Stopped, TurnRun};
+use super::skills_told;
 use super::stream::Blocks;
 use super::telling::Telling;
 use super::thread::{Next, OpenCall, Thread};
 use crate::brain::steps::{Base, Opened, Step, TurnOptions};
 use crate::catalog::AgentSpec;
 use crate::models::ToolOutcome;
-use crate::tools::{Delegation, Offer};
+use crate::tools::{Delegation, LOAD_SKILL, Offer};
 
 /// The sub-agent that is at work.
 pub(super) struct Focus {
@@ -108,7 +109,10 @@ impl TurnRun {
         self.focus = Some(Focus { call_id, agent, offer });
         if !opened {
             let message_id = MessageId::new();
-            let notes = vec![sent_at(self.life.means.clock.now())];
+            let mut notes = vec![sent_at(self.life.means.clock.now())];
+            if self.offer().has(LOAD_SKILL) {
+                notes.extend(skills_told::of_all(&self.life.brain).await);
+            }
             let media = Vec::new();
             let opening = Opened { message_id, notes, message: task, media, options, base: Base::End };
             self.commit(Step::Opened(opening), Vec::new()).await?;

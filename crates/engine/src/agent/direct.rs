@@ -5,6 +5,7 @@ use contract::CallId;
 use serde_json::Value;
 
 use super::calls::run_tool;
+use super::running::AtWork;
 use super::{Agent, AgentError};
 use crate::models::ToolSpec;
 use crate::tools::{Invocation, ToolError, ToolStep};
@@ -34,6 +35,10 @@ pub enum DirectError {
     /// It failed, or refused its input.
     #[error(transparent)]
     Failed(#[from] ToolError),
+    /// No model answers it, which is not the caller's doing: a provider fails, none is configured, or the budget is
+    /// used up.
+    #[error("{0}")]
+    NoAnswer(String),
     /// The agent could not do it.
     #[error(transparent)]
     Agent(#[from] AgentError),
@@ -52,12 +57,9 @@ impl Agent {
         if tool.needs_turn() {
             return Err(unknown());
         }
-        if self.stopping.is_cancelled() {
-            return Err(AgentError::Stopping.into());
-        }
-        self.running.turns().admit(self.means.clock.monotonic())?;
+        let _at_work = self.begin_direct()?;
         toolbox.check(name, &input).map_err(ToolError)?;
-        let _place = self.direct.try_acquire().map_err(|_| AgentError::TooManyCalls)?;
+        let most = tool.most_whole(&input);
         let call_id = CallId::new();
         let invocation = Invocation { call_id, task: None, input, answers: Vec::new() };
         let result = tokio::select! {
@@ -65,10 +67,18 @@ impl Agent {
             result = run_tool(&*tool, invocation) => result,
             () = self.stopping.cancelled() => return Err(AgentError::Stopping.into()),
         };
-        match self.means.outputs.bounded(call_id, result).await? {
+        match self.means.outputs.bounded(call_id, result, most).await? {
             ToolStep::Done(output) => Ok(output.text),
             ToolStep::Ask(_) => Err(unknown()),
         }
+    }
+
+    /// Begins a call without a turn, which is over when what this gives is dropped.
+    pub(super) fn begin_direct(&self) -> Result<AtWork, AgentError> {
+        if self.stopping.is_cancelled() {
+            return Err(AgentError::Stopping);
+        }
+        self.running.turns().call(self.means.clock.monotonic())
     }
 
     /// The tools that can be called without a turn.

@@ -86,7 +86,11 @@ impl Agent {
 
     /// Begins a learning batch, unless one is under way: then that one is meant.
     pub async fn start_batch(&self) -> Result<BatchStarted, AgentError> {
-        let (batch_id, Progress { trajectory_count, .. }) = self.learner.begin().await?;
+        let learner = self.learner.clone();
+        // To its end, also if the caller goes away in the middle.
+        let begun = self.turns.spawn(async move { learner.begin().await });
+        let (batch_id, Progress { trajectory_count, .. }) =
+            begun.await.unwrap_or(Err(AgentError::Stopping))?;
         Ok(BatchStarted { status: StartedStatus::Started, batch_id, trajectory_count })
     }
 
@@ -298,6 +302,8 @@ impl Learner {
         Ok(Pace::On)
     }
 
+    /// Takes down what a stage came to. What a model said is paid for, so it is kept until the brain can be written, or
+    /// the engine stops.
     async fn commit(
         &self,
         id: BatchId,
@@ -306,9 +312,21 @@ impl Learner {
         spent: Vec<Spent>,
     ) -> Result<(), AgentError> {
         let at = self.means.clock.now();
-        let write =
-            move |rows: &crate::brain::Rows<'_>| rows.advance_batch(id, &progress, &effect, &spent, at);
-        Ok(self.brain.write(write).await?)
+        let stage = Arc::new((progress, effect, spent));
+        loop {
+            let stage = Arc::clone(&stage);
+            let write = move |rows: &crate::brain::Rows<'_>| {
+                let (progress, effect, spent) = &*stage;
+                rows.advance_batch(id, progress, effect, spent, at)
+            };
+            let Err(error) = self.brain.write(write).await else { return Ok(()) };
+            tracing::warn!(%error, "What was learned cannot be stored; this is tried again.");
+            tokio::select! {
+                biased;
+                () = self.stopping.cancelled() => return Err(AgentError::Stopping),
+                () = self.means.clock.sleep(MINUTE) => {}
+            }
+        }
     }
 
     async fn read<T: Send + 'static>(

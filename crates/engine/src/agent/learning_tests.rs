@@ -262,15 +262,28 @@ async fn a_lesson_is_adopted_with_its_evidence_and_told_in_the_place_of_the_corr
 }
 
 #[tokio::test]
-async fn where_nothing_unrelated_was_asked_yet_the_lesson_says_so() {
+async fn where_there_is_no_other_turn_that_a_lesson_could_harm_the_correction_waits() {
     let rig = Rig::new(Wire::AnthropicMessages).await;
     teach(&rig, Pupil::Good);
     say(&rig, "t", QUESTION).await;
     correct(&rig, "t", CORRECTION).await;
+    let calls = rig.provider.requests().len();
     learn(&rig).await;
-    let checks: Vec<_> =
-        lessons(&rig).await[0].evidence.verdicts.iter().map(|verdict| verdict.check).collect();
-    assert_eq!(checks, [Check::Corrected]);
+    assert_eq!((rig.provider.requests().len(), lessons(&rig).await), (calls, Vec::new()));
+    assert_eq!(corrections_in_force(&rig), 1);
+    // Any other will do, and the one that has least to do with it is taken.
+    say(&rig, "related", &format!("{QUESTION} {CORRECTION}")).await;
+    say(&rig, "other", "Count to three.").await;
+    say(&rig, "related", &format!("Again: {QUESTION} {CORRECTION}")).await;
+    learn(&rig).await;
+    let learned = lessons(&rig).await;
+    let checks: Vec<_> = learned[0]
+        .evidence
+        .verdicts
+        .iter()
+        .map(|verdict| (verdict.check, verdict.task_id.as_str()))
+        .collect();
+    assert_eq!(checks, [(Check::Corrected, "t"), (Check::Unharmed, "other")]);
 }
 
 #[tokio::test]
@@ -398,6 +411,7 @@ async fn what_is_not_data_is_merged_with_nothing_that_is() {
     std::fs::create_dir_all(rig.workspace()).unwrap();
     std::fs::write(rig.workspace().join("capitals.txt"), "Australia: Sydney").unwrap();
     teach(&rig, Pupil::Good);
+    say(&rig, "other", "Sing me a song.").await;
     let read = Reply::new().tool_use("read_file", json!({"path": "capitals.txt"}));
     rig.provider.enqueue_all([read, text("Sydney.")]);
     say(&rig, "t", QUESTION).await;
@@ -405,6 +419,8 @@ async fn what_is_not_data_is_merged_with_nothing_that_is() {
     rig.provider.enqueue_all([
         text(r#"{"lesson": "LESSON  It is Canberra."}"#),
         text("Canberra."),
+        text(r#"{"passed": true}"#),
+        text("As ever."),
         text(r#"{"passed": true}"#),
     ]);
     learn(&rig).await;

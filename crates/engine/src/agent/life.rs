@@ -10,13 +10,16 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 
 use super::people::Resting;
+use super::recall::{Bounds, Recalled};
 use super::run::TurnRun;
 use super::running::{Inbox, Registration};
+use super::skills_told::SkillsTold;
 use super::stream::{Blocks, block_stop};
 use super::telling::Telling;
 use super::thread::{LoadError, Next, Thread};
 use super::{Kit, Means, ending};
-use crate::brain::{Brain, OpenTurn, WriteError};
+use crate::brain::steps::Opened;
+use crate::brain::{Brain, OpenTurn, TaskRow, WriteError};
 use crate::channel::{Record, Recorder};
 use crate::sabotage::{self, Saboteur};
 
@@ -90,6 +93,19 @@ impl Life {
         let now = self.means.clock.now().unix_ms();
         let waited = self.asked_at.map_or(0, |asked_at| now.saturating_sub(asked_at.unix_ms()));
         self.means.hitl_ttl.saturating_sub(Duration::from_millis(u64::try_from(waited).unwrap_or(0)))
+    }
+
+    /// What a turn that is about to be opened is told before the user's message.
+    pub(super) async fn background(&self, task: TaskRow, opened: &Opened) -> (Recalled, SkillsTold) {
+        let (brain, kit, bounds) = (self.brain.clone(), Arc::clone(&self.kit), Bounds::of(&self.means));
+        let (base, message) = (opened.base, opened.message.clone());
+        // At one go: another thread takes longer to be told of it than to do it.
+        let look = move || {
+            let recalled = Recalled::look(&brain, bounds, task, (base, &message));
+            (recalled, SkillsTold::look(&brain, &kit, task, base))
+        };
+        // None where the runtime is shutting down.
+        blocking(look).await.unwrap_or_default()
     }
 
     /// Lives a turn that was just opened; `thread` where it has been read.

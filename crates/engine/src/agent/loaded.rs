@@ -1,75 +1,93 @@
-//! Skills that a conversation shows already: their text is told once. Pure.
+//! Skills that a conversation has loaded: their text is told once. Pure.
 
-use crate::models::{Content, Message, ToolUse};
+use serde_json::Value;
+
+use super::branch::Branch;
+use crate::brain::steps::Instead;
+use crate::models::{Block, Message, ToolReply, ToolUse};
 use crate::tools::LOAD_SKILL;
 
 /// What the model is told in the place of a skill that it can see already.
 pub(super) const LOADED: &str =
     "This is loaded already, and has not changed: it stands word for word further up.";
 
-/// What the model is told of what it loaded, in a conversation that is sent so. A skill that has changed since, or whose
-/// text was left out of the conversation, is told anew.
-pub(super) fn told_once(conversation: &[Message], call: &ToolUse, text: String) -> String {
-    let is_shown = call.name == LOAD_SKILL && shows(conversation, &text);
+/// A result that told what a skill, or one of its files, says.
+#[derive(Clone, Copy)]
+pub(super) struct Load<'a> {
+    /// What was loaded: the skill, and the file.
+    what: (&'a str, Option<&'a str>),
+    /// Where among the messages the result stands.
+    at: usize,
+    /// The call, by its provider's name for it.
+    provider_id: &'a str,
+    /// What it says.
+    pub(super) text: &'a str,
+}
+
+impl Load<'_> {
+    /// Whether it is this result of the message at `at`.
+    pub(super) fn is(&self, at: usize, reply: &ToolReply) -> bool {
+        self.at == at && self.provider_id == reply.provider_id
+    }
+}
+
+/// What was loaded in these messages, oldest first.
+pub(super) fn loads(messages: &[Message]) -> Vec<Load<'_>> {
+    let mut open: Vec<&ToolUse> = Vec::new();
+    let mut loads = Vec::new();
+    for (at, message) in messages.iter().enumerate() {
+        match message {
+            Message::Assistant { blocks, .. } => open.extend(blocks.iter().filter_map(|block| match block {
+                Block::ToolUse(call) if call.name == LOAD_SKILL => Some(call),
+                _ => None,
+            })),
+            Message::Results(replies) => {
+                for ToolReply { provider_id, text, is_error, .. } in replies {
+                    let call = open.iter().position(|call| call.provider_id == *provider_id);
+                    let Some(call) = call.map(|call| open.swap_remove(call)) else { continue };
+                    if !is_error && text != LOADED {
+                        loads.push(Load { what: what(call), at, provider_id, text });
+                    }
+                }
+            }
+            Message::User { .. } => {}
+        }
+    }
+    loads
+}
+
+/// What was loaded in these messages, once each as it said last: a skill may have changed in between.
+pub(super) fn newest(messages: &[Message]) -> Vec<Load<'_>> {
+    let mut newest: Vec<Load<'_>> = Vec::new();
+    for load in loads(messages) {
+        newest.retain(|older| older.what != load.what);
+        newest.push(load);
+    }
+    newest
+}
+
+/// What the model is told of what it loaded, in a conversation that stands so. A skill that has changed since it was
+/// last loaded, or whose text was left out of the conversation, is told anew.
+pub(super) fn told_once(branch: &Branch, call: &ToolUse, text: String) -> String {
+    let is_shown = call.name == LOAD_SKILL && shows(branch, what(call), &text);
     if is_shown && text.len() > LOADED.len() { LOADED.to_owned() } else { text }
 }
 
-/// Whether a conversation has this text as a result, or in what stands for messages that are left out.
-fn shows(conversation: &[Message], text: &str) -> bool {
-    conversation.iter().any(|message| match message {
-        Message::User { content } => content.iter().any(|content| match content {
-            Content::Text { text: said } | Content::Note { text: said } => said.contains(text),
-            Content::Media(_) => false,
-        }),
-        Message::Results(replies) => replies.iter().any(|reply| !reply.is_error && reply.text == text),
-        Message::Assistant { .. } => false,
-    })
+/// Whether the last that the model sees of what was loaded is this text.
+fn shows(branch: &Branch, what: (&str, Option<&str>), text: &str) -> bool {
+    let last = newest(branch.all()).into_iter().find(|load| load.what == what);
+    // A summary repeats what was loaded in the messages that it stands for.
+    let survives = |at| at >= branch.covered() || matches!(branch.instead(), Some(Instead::Summary { .. }));
+    last.is_some_and(|last| last.text == text && survives(last.at))
+}
+
+/// What a call loads: the skill, and the file where it is not the skill's own text.
+fn what(call: &ToolUse) -> (&str, Option<&str>) {
+    let text = |field| call.input.get(field).and_then(Value::as_str);
+    let file = text("file").map(|file| file.strip_prefix("./").unwrap_or(file));
+    (text("skill").unwrap_or_default(), file)
 }
 
 #[cfg(test)]
-mod tests {
-    use contract::CallId;
-    use serde_json::json;
-
-    use super::*;
-    use crate::models::ToolReply;
-
-    const SKILL: &str = "To bake bread, knead the dough for ten minutes, let it rest for two hours, and put it into \
-                         the oven at 230 degrees.";
-
-    fn call(name: &str) -> ToolUse {
-        ToolUse {
-            call_id: CallId::new(),
-            provider_id: "call".into(),
-            name: name.into(),
-            input: json!({}),
-            signature: None,
-            broken: None,
-        }
-    }
-
-    fn result(text: &str, is_error: bool) -> Message {
-        let (provider_id, text) = ("call".into(), text.into());
-        Message::Results(vec![ToolReply { provider_id, text, remarks: Vec::new(), is_error }])
-    }
-
-    #[test]
-    fn a_text_is_told_again_only_where_the_conversation_does_not_show_it() {
-        let told =
-            |conversation: &[Message], tool: &str| told_once(conversation, &call(tool), SKILL.to_owned());
-        let summary = Message::user(format!("This is a summary. A skill, word for word:\n\n{SKILL}"));
-        for shown in [result(SKILL, false), summary] {
-            let conversation = [Message::user("Bake."), shown];
-            assert_eq!(told(&conversation, LOAD_SKILL), LOADED);
-            assert_eq!(told(&conversation, "read_file"), SKILL);
-        }
-        let changed = SKILL.replace("ten", "five");
-        for hidden in
-            [result(&changed, false), result(&SKILL[..40], false), result(SKILL, true), result(LOADED, false)]
-        {
-            assert_eq!(told(&[hidden], LOAD_SKILL), SKILL);
-        }
-        // There is nothing to gain with a short one.
-        assert_eq!(told_once(&[result("Knead.", false)], &call(LOAD_SKILL), "Knead.".into()), "Knead.");
-    }
-}
+#[path = "loaded_tests.rs"]
+mod tests;

@@ -15,8 +15,7 @@ use super::watched::Watched;
 use crate::brain::WriteError;
 use crate::brain::steps::Step;
 use crate::models::{
-    self, Answer, Message, ModelError, ModelErrorKind, Part, Repaired, Request, Route, StopCause, Tokens,
-    estimate,
+    self, Answer, Message, ModelError, ModelErrorKind, Part, Repaired, Request, Route, Tokens, estimate,
 };
 use crate::sabotage::{self, Saboteur};
 
@@ -168,7 +167,7 @@ impl TurnRun {
                 Err(error) => return Ok(Err(error)),
             }
         }
-        Ok(Err(ModelError::new(ModelErrorKind::Broken, "the provider's answer ended before it was whole")))
+        Ok(Err(ModelError::ended_early()))
     }
 
     /// Nothing more comes of the step: what clients have of it is void.
@@ -218,12 +217,10 @@ impl TurnRun {
         let model = route.model.name().to_owned();
         let cost_usd = route.prices.map(|prices| prices.cost(&answer.usage));
         let usage = self.thread.turn().usage_with(&model, answer.usage, cost_usd);
-        let declined = answer.stop == StopCause::Refusal && answer.text().trim().is_empty();
+        let declined = answer.declined();
         let step = Step::Answered { message_id: MessageId::new(), model, answer, cost_usd, capped };
         self.commit(step, vec![Event::Usage(usage)]).await?;
-        if declined {
-            let message = "the model declined to answer this, or the provider's filter stopped it";
-            let error = ModelError::new(ModelErrorKind::Refused, message);
+        if let Some(error) = declined {
             return Err(Stopped::Failed(ending::provider_failure(&error)));
         }
         Ok(Asked::Answered)

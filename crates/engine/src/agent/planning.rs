@@ -116,7 +116,7 @@ impl TurnRun {
             may_call: false,
             cache_key: "plan",
         });
-        let answer = self.ask_aside(route, parts, DEADLINE).await?;
+        let answer = self.ask_aside(route, (parts, prompt), DEADLINE).await?;
         Ok(answer.and_then(|answer| Plan::of(&answer, &known)))
     }
 }

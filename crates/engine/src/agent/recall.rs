@@ -7,9 +7,8 @@ use contract::event::{Event, WorkingMemoryUpdate};
 use contract::memory::{MemoryKind, Source};
 use serde_json::{Value, json};
 
-use super::life::blocking;
 use super::{Means, taught};
-use crate::brain::steps::Opened;
+use crate::brain::steps::Base;
 use crate::brain::{Brain, Found, MemoryQuery, TaskRow};
 use crate::channel::Record;
 use crate::remembered::{day, origin, quoted};
@@ -45,13 +44,29 @@ pub(super) struct Recalled {
     found: Vec<Found>,
 }
 
-impl Recalled {
-    /// Looks for what the turn is to be told.
-    pub(super) async fn find(brain: &Brain, means: &Means, task: TaskRow, opened: &Opened) -> Self {
-        let budget_of_taught = budget(means, taught::MAX_TOKENS, taught::MAX_SHARE);
+/// How many bytes a turn may be told.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Bounds {
+    taught: usize,
+    found: usize,
+}
+
+impl Bounds {
+    /// For the model that answers.
+    pub(super) fn of(means: &Means) -> Self {
         Self {
-            taught: taught::find(brain, task, opened, budget_of_taught).await,
-            found: bearing(brain, means, task, opened).await,
+            taught: budget(means, taught::MAX_TOKENS, taught::MAX_SHARE),
+            found: budget(means, MAX_TOKENS, MAX_SHARE),
+        }
+    }
+}
+
+impl Recalled {
+    /// Looks for what a turn is to be told that goes on from `base` with a `message`. Blocks.
+    pub(super) fn look(brain: &Brain, bounds: Bounds, task: TaskRow, (base, message): (Base, &str)) -> Self {
+        Self {
+            taught: taught::look(brain, task, (base, message), bounds.taught),
+            found: bearing(brain, task, (base, message), bounds.found),
         }
     }
 
@@ -80,27 +95,23 @@ pub(super) fn note(found: &[Found]) -> Option<String> {
 
 /// Looks for what bears on the message that opens a turn. An answer given anew keeps what stands beside its question.
 /// Where the search fails, or takes too long, nothing is recalled.
-async fn bearing(brain: &Brain, means: &Means, task: TaskRow, opened: &Opened) -> Vec<Found> {
-    if opened.base.is_retry() {
+fn bearing(brain: &Brain, task: TaskRow, (base, message): (Base, &str), budget: usize) -> Vec<Found> {
+    if base.is_retry() {
         return Vec::new();
     }
     let query = MemoryQuery {
-        text: opened.message.clone(),
+        text: message.to_owned(),
         kinds: KINDS,
         limit: 3 * MAX_ITEMS,
-        at_hand: Some((task, opened.base)),
+        at_hand: Some((task, base)),
         until: Instant::now() + PATIENCE,
     };
-    let brain = brain.clone();
-    let search = blocking(move || brain.search(&query));
-    match tokio::time::timeout(PATIENCE, search).await {
-        Ok(Some(Ok(found))) => fitting(found, budget(means, MAX_TOKENS, MAX_SHARE)),
-        Ok(Some(Err(error))) => {
+    match brain.search(&query) {
+        Ok(found) => fitting(found, budget),
+        Err(error) => {
             tracing::warn!(%error, "Memory could not be searched; the turn begins without.");
             Vec::new()
         }
-        // The search ends by itself, a moment later. Or the runtime is shutting down.
-        Err(_) | Ok(None) => Vec::new(),
     }
 }
 

@@ -3,13 +3,11 @@
 //! Nothing is taken out of the conversation: this is a view of it, made anew from what the journal says of it, and
 //! going back behind a compaction brings everything back.
 
-use std::collections::HashSet;
 use std::fmt::Write as _;
 
-use super::loaded::LOADED;
+use super::loaded::{self, Load};
 use crate::brain::steps::{Compacted, Instead, MemoryWrite};
-use crate::models::{Block, Content, Message, ToolReply};
-use crate::tools::LOAD_SKILL;
+use crate::models::{Content, Message, ToolReply};
 
 /// The most characters of the user's own words that a summary repeats.
 const MAX_REQUEST: usize = 8_000;
@@ -61,11 +59,14 @@ pub(super) fn view(
         stand_in(gone, before, &compacted.instead, &memory)
     });
     let rewritten_to = rewrites.iter().map(|rewrite| rewrite.made_at).max().unwrap_or(0);
+    let loads = loaded::loads(messages);
     let kept = kept.iter().enumerate().map(|(at, message)| {
         let at = covers + at;
         let bound =
             compaction.and_then(|(made_at, compacted)| compacted.results_up_to.filter(|_| at < made_at));
-        rewritten(message, at < rewritten_to, bound)
+        // A skill is kept word for word, or not at all.
+        let is_skill = |reply: &ToolReply| loads.iter().any(|load| load.is(at, reply));
+        rewritten(message, at < rewritten_to, |reply| bound.filter(|_| !is_skill(reply)))
     });
     instead.into_iter().chain(kept).collect()
 }
@@ -77,16 +78,26 @@ fn last_compaction(rewrites: &[Rewrite]) -> Option<(usize, &Compacted)> {
     })
 }
 
-/// A message without what it can no longer prove, and with its results cut to `bound` characters.
-pub(super) fn rewritten(message: &Message, without_reasoning: bool, bound: Option<u64>) -> Message {
-    match (message, bound) {
+/// A message without what it can no longer prove, and with each of its results cut to as many characters as `bound`
+/// says.
+pub(super) fn rewritten(
+    message: &Message,
+    without_reasoning: bool,
+    bound: impl Fn(&ToolReply) -> Option<u64>,
+) -> Message {
+    match message {
         // Said by no model that will be asked: none is sent its reasoning.
-        (Message::Assistant { blocks, .. }, _) if without_reasoning => {
+        Message::Assistant { blocks, .. } if without_reasoning => {
             Message::Assistant { model: String::new(), blocks: blocks.clone() }
         }
-        (Message::Results(replies), Some(bound)) => {
-            let bound = usize::try_from(bound).unwrap_or(usize::MAX);
-            let cut = |reply: &ToolReply| ToolReply { text: shortened(&reply.text, bound), ..reply.clone() };
+        Message::Results(replies) => {
+            let cut = |reply: &ToolReply| match bound(reply) {
+                Some(bound) => {
+                    let bound = usize::try_from(bound).unwrap_or(usize::MAX);
+                    ToolReply { text: shortened(&reply.text, bound), ..reply.clone() }
+                }
+                None => reply.clone(),
+            };
             Message::Results(replies.iter().map(cut).collect())
         }
         _ => message.clone(),
@@ -132,7 +143,8 @@ fn stand_in(gone: &[Message], before: &[Message], instead: &Instead, memory: &[&
     });
     match instead {
         Instead::Summary { .. } => {
-            for skill in skills(gone) {
+            // What the model has learned to do survives a compaction word for word.
+            for Load { text: skill, .. } in loaded::newest(gone) {
                 let _ = write!(text, "\n\nA skill that was loaded, word for word:\n\n{skill}");
             }
             // Where it is still in the conversation it need not be said twice.
@@ -153,33 +165,6 @@ fn stand_in(gone: &[Message], before: &[Message], instead: &Instead, memory: &[&
             Message::User { content }
         }
     }
-}
-
-/// What skills that were loaded in these messages say: what the model has learned to do survives a compaction word for
-/// word.
-fn skills(messages: &[Message]) -> Vec<&str> {
-    let mut loads: HashSet<&str> = HashSet::new();
-    let mut skills: Vec<&str> = Vec::new();
-    for message in messages {
-        match message {
-            Message::Assistant { blocks, .. } => {
-                loads.extend(blocks.iter().filter_map(|block| match block {
-                    Block::ToolUse(call) if call.name == LOAD_SKILL => Some(call.provider_id.as_str()),
-                    _ => None,
-                }));
-            }
-            Message::Results(replies) => {
-                for reply in replies.iter().filter(|reply| !reply.is_error && reply.text != LOADED) {
-                    // Once each, however often it was loaded.
-                    if loads.remove(reply.provider_id.as_str()) && !skills.contains(&reply.text.as_str()) {
-                        skills.push(&reply.text);
-                    }
-                }
-            }
-            Message::User { .. } => {}
-        }
-    }
-    skills
 }
 
 /// A text of at most about `bound` characters: its head and its tail, with a word between on what is missing.

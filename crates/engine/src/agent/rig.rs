@@ -259,7 +259,7 @@ fn means(
     (hitl_ttl, batch_interval): (Duration, Option<Duration>),
 ) -> Means {
     let sources = Sources::new(env, Some(&folder.join(CATALOG)));
-    let shelf = Arc::new(Shelf::new(&folder.join("skills")));
+    let shelf = Arc::new(Shelf::beside(&folder.join("brain.sqlite")));
     let setup = Setup {
         workspace: folder.join("workspace"),
         brain: brain.clone(),

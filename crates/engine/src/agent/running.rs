@@ -15,6 +15,7 @@ use contract::{HitlId, MessageId, TaskId, TurnId};
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 
 use super::AgentError;
+use super::direct::MAX_AT_ONCE;
 use super::people::Response;
 use crate::brain::{RequestName, WriteError};
 use crate::channel::{Recorder, TaskChannel};
@@ -69,10 +70,10 @@ pub(super) struct Handle {
     commands: mpsc::Sender<Command>,
 }
 
-/// For how many reasons a turn counts as one at work.
+/// For how many reasons something counts as being at work.
 type Work = Arc<AtomicUsize>;
 
-/// A reason to count a turn as one at work, for as long as it is held.
+/// A reason to count a turn, or the engine beside all turns, as being at work, for as long as it is held.
 pub(super) struct AtWork(Work);
 
 impl AtWork {
@@ -100,6 +101,8 @@ pub(super) struct Table {
     quiesced_until: Option<Duration>,
     /// Whether a learning batch is at work: not while it waits for its model.
     learning: bool,
+    /// How many tools and skills are run without a turn.
+    direct: Work,
     /// Told whenever a turn may have ceased to be at work.
     calm: Arc<Notify>,
 }
@@ -132,13 +135,25 @@ impl Table {
         self.turns.values().filter(at_work).count()
     }
 
-    /// From `now` on no turn and no learning batch begins or goes on, unless one is at work; whether that is so.
+    /// From `now` on no turn, no learning batch and no call without a turn begins or goes on, unless one is at work;
+    /// whether that is so.
     pub(super) fn quiesce(&mut self, now: Duration) -> bool {
-        let idle = self.at_work() == 0 && !self.learning;
+        let idle = self.at_work() == 0 && !self.learning && self.direct.load(Ordering::Acquire) == 0;
         if idle {
             self.quiesced_until = Some(now.saturating_add(QUIESCED));
         }
         idle
+    }
+
+    /// A tool or a skill is run without a turn from `now` on. It keeps the engine from being quiesced, and counts as
+    /// no turn.
+    pub(super) fn call(&mut self, now: Duration) -> Result<AtWork, AgentError> {
+        self.admit(now)?;
+        // Nobody else begins one: the table is held.
+        if self.direct.load(Ordering::Acquire) >= MAX_AT_ONCE {
+            return Err(AgentError::TooManyCalls);
+        }
+        Ok(AtWork::of(&self.direct))
     }
 
     /// A learning batch is at work from `now` on.

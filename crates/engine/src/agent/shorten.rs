@@ -138,7 +138,7 @@ impl TurnRun {
             may_call: true,
             cache_key: self.life.recorder.channel().task_id().as_str(),
         });
-        let answer = self.ask_aside(route, parts, DEADLINE).await?;
+        let answer = self.ask_aside(route, (parts, prompt), DEADLINE).await?;
         Ok(answer.map(|answer| answer.text()).filter(|text| !text.trim().is_empty()))
     }
 }

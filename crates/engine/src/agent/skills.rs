@@ -1,5 +1,6 @@
 //! Skills, as a caller lists, reads, creates, changes, deletes and exports them.
 
+use contract::SkillName;
 use contract::skills::{self, CreateSkill, SkillDefinition, SkillList, UpdateSkill};
 
 use super::life::blocking;
@@ -52,7 +53,9 @@ impl Agent {
         let (name, at) = (name.to_owned(), self.means.clock.now());
         let updated = self.brain.write(move |rows| rows.update_skill(&name, &update, at)).await?;
         let updated = updated.ok_or(AgentError::UnknownSkill)?;
-        self.shown(updated.map_err(|error| AgentError::Invalid(error.to_string()))?)
+        let skill = updated.map_err(|error| AgentError::Invalid(error.to_string()))?;
+        self.retire_folder(skill.name.clone()).await;
+        self.shown(skill)
     }
 
     /// Deletes a skill of the user's own.
@@ -62,10 +65,7 @@ impl Agent {
         if !self.brain.write(move |rows| rows.delete_skill(gone.as_str())).await? {
             return Err(AgentError::UnknownSkill);
         }
-        let means = self.means.clone();
-        if let Some(Err(error)) = blocking(move || means.shelf.remove(name.as_str())).await {
-            tracing::warn!(%error, "The folder of a deleted skill could not be taken away.");
-        }
+        self.retire_folder(name).await;
         Ok(())
     }
 
@@ -96,6 +96,12 @@ impl Agent {
             Skill::Custom(skill) => Ok(*skill),
             Skill::Platform(_) => Err(AgentError::PlatformSkill),
         }
+    }
+
+    /// The skill called `name` is not what it was: no program is to find the folder that it had.
+    async fn retire_folder(&self, name: SkillName) {
+        let means = self.means.clone();
+        blocking(move || means.shelf.retire(name.as_str())).await;
     }
 
     fn shown(&self, skill: CustomSkill) -> Result<skills::Skill, AgentError> {

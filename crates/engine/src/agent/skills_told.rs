@@ -35,20 +35,17 @@ struct Told {
 
 impl SkillsTold {
     /// What a turn that goes on from `base` is told. An answer given anew keeps what stands beside its question. Where
-    /// skills cannot be read the turn begins without.
-    pub(super) async fn find(brain: &Brain, kit: &Kit, task: TaskRow, base: Base) -> Self {
+    /// skills cannot be read the turn begins without. Blocks.
+    pub(super) fn look(brain: &Brain, kit: &Kit, task: TaskRow, base: Base) -> Self {
         if base.is_retry() || !kit.toolbox.has(LOAD_SKILL) {
             return Self::default();
         }
-        let brain = brain.clone();
-        match blocking(move || told(&brain, task, base)).await {
-            Some(Ok(told)) => Self(told),
-            Some(Err(error)) => {
+        match told(brain, task, base) {
+            Ok(told) => Self(told),
+            Err(error) => {
                 tracing::warn!(%error, "The user's skills could not be read; the turn begins without.");
                 Self::default()
             }
-            // The runtime is shutting down.
-            None => Self::default(),
         }
     }
 
@@ -64,6 +61,16 @@ impl SkillsTold {
             None => record,
         }
     }
+}
+
+/// What a sub-agent is told, which begins with nothing; none where there is nothing to tell.
+pub(super) async fn of_all(brain: &Brain) -> Option<String> {
+    let brain = brain.clone();
+    let skills = blocking(move || brain.custom_skills()).await?;
+    let skills = skills.inspect_err(|error| {
+        tracing::warn!(%error, "The user's skills could not be read; the sub-agent begins without.");
+    });
+    skills.ok().filter(|skills| !skills.is_empty()).map(|skills| note(&skills))
 }
 
 /// What is to be told, if it is not known. Blocks.

@@ -1,5 +1,7 @@
 //! What tasks are told of the user's own skills: what the model is sent shows it.
 
+use std::sync::Arc;
+
 use contract::SkillName;
 use contract::skills::SkillSource;
 use serde_json::json;
@@ -8,6 +10,7 @@ use strict_provider::{Fault, Refusal, Reply, Wire};
 use super::*;
 use crate::agent::loaded::LOADED;
 use crate::agent::rig::{Rig, final_text};
+use crate::catalog::AgentSpec;
 use crate::testing::{task_id, within};
 
 const BREAD: &str = "Knead the dough for ten minutes, let it rest for two hours, then bake it at 230 degrees until it \
@@ -123,6 +126,51 @@ async fn a_skill_is_told_in_full_once_in_a_thread_unless_it_changes() {
     rig.provider.enqueue_all([load(), Reply::of_text("Loaded.")]);
     rig.run(json!({"task_id": "other", "message": "bake"})).await;
     assert_eq!((times(&rig, "at 250"), times(&rig, LOADED)), (1, 0), "another thread has not seen it");
+}
+
+#[tokio::test]
+async fn a_sub_agent_is_told_too_where_it_may_load_them() {
+    let agent = |name: &str, tools: Option<Vec<String>>| AgentSpec {
+        name: name.into(),
+        description: "Helps.".into(),
+        model: None,
+        tools,
+        max_turns: 5,
+        max_tokens: None,
+        prompt: "You help.".into(),
+    };
+    let mut rig = Rig::new(Wire::AnthropicMessages).await;
+    rig.agents =
+        vec![Arc::new(agent("helper", None)), Arc::new(agent("reader", Some(vec!["read_file".into()])))];
+    rig.restart().await;
+    create(&rig, "baking", "Bakes bread.").await;
+    for (name, told) in [("helper", 1), ("reader", 0)] {
+        let call = Reply::new().tool_use("run_agent", json!({"agent": name, "task": "Help."}));
+        rig.provider.enqueue_all([call, Reply::new().text("Done."), Reply::new().text("So it is.")]);
+        let before = rig.provider.requests().len();
+        rig.run(json!({"task_id": name, "message": "go", "direct": true})).await;
+        let sent = rig.provider.requests()[before + 1].body["messages"].to_string();
+        assert_eq!(sent.matches("- baking: Bakes bread.").count(), told, "{name}: {sent}");
+    }
+}
+
+#[tokio::test]
+async fn the_longest_skill_is_told_whole_and_once() {
+    let rig = Rig::new(Wire::AnthropicMessages).await;
+    let middle = "Fold in the egg whites.";
+    let half = "x".repeat((contract::skills::MAX_PROMPT - middle.len()) / 2);
+    let longest = json!({"name": "baking", "prompt": format!("{half}{middle}{half}")});
+    within(rig.agent.create_skill(serde_json::from_value(longest).unwrap())).await.unwrap();
+    for _ in 0..2 {
+        rig.provider.enqueue_all([
+            Reply::new().tool_use("load_skill", json!({"skill": "baking"})),
+            Reply::of_text("Loaded."),
+        ]);
+        rig.say("bake").await;
+    }
+    assert_eq!((times(&rig, middle), times(&rig, LOADED)), (1, 1));
+    let called = within(rig.agent.call_tool(LOAD_SKILL, json!({"skill": "baking"}))).await.unwrap();
+    assert!(called.contains(middle));
 }
 
 #[tokio::test]

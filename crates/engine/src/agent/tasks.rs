@@ -24,7 +24,7 @@ impl Agent {
 
     /// Deletes a task with all that only it had.
     pub async fn delete(&self, task_id: &TaskId) -> Result<(), AgentError> {
-        let tasks_kept = self.transfers.keep_tasks().await;
+        let tasks_kept = self.transfers.keep_tasks().await?;
         let recorder = {
             // While one looks nobody begins a turn.
             let _turns = self.running.turns();

@@ -5,9 +5,8 @@ use std::time::Instant;
 
 use contract::memory::MemoryKind;
 
-use super::life::blocking;
 use super::recall::PATIENCE;
-use crate::brain::steps::Opened;
+use crate::brain::steps::Base;
 use crate::brain::{Brain, Found, MemoryQuery, TaskRow, Taught};
 use crate::remembered::{day, quoted};
 
@@ -28,23 +27,21 @@ const LOOKED_FOR: usize = 40;
 const HEADING: &str = "[What the user taught you: corrections of earlier answers, and lessons drawn from them. They hold \
                        from now on wherever they apply, in this answer too. What the user says later counts more.";
 
-/// What the turn that `opened` begins is told, in at most `budget` bytes. Where it cannot be read, nothing is.
-pub(super) async fn find(brain: &Brain, task: TaskRow, opened: &Opened, budget: usize) -> Vec<Found> {
-    let (base, reader) = (opened.base, brain.clone());
-    let taught = match blocking(move || reader.taught(task, base)).await {
-        Some(Ok(taught)) => taught,
-        Some(Err(error)) => {
+/// What a turn is told that goes on from `base` with a `message`, in at most `budget` bytes. Where it cannot be read,
+/// nothing is. Blocks.
+pub(super) fn look(brain: &Brain, task: TaskRow, (base, message): (Base, &str), budget: usize) -> Vec<Found> {
+    let taught = match brain.taught(task, base) {
+        Ok(taught) => taught,
+        Err(error) => {
             tracing::error!(%error, "What the user taught could not be read; the turn begins without.");
             return Vec::new();
         }
-        // The runtime is shutting down.
-        None => return Vec::new(),
     };
     if fits(&taught, budget) {
         let Taught { corrections, lessons, .. } = taught;
         return fitting(corrections.into_iter().chain(lessons).collect(), budget);
     }
-    let relevant = relevant(brain, opened.message.clone()).await;
+    let relevant = relevant(brain, message.to_owned());
     fitting(chosen(taught, &relevant), budget)
 }
 
@@ -68,14 +65,12 @@ fn fits(taught: &Taught, budget: usize) -> bool {
     few && (count == 0 || shown + count <= ENOUGH) && HEADING.len() + bytes <= budget
 }
 
-/// What bears on a message, the best first.
-async fn relevant(brain: &Brain, text: String) -> Vec<String> {
+/// What bears on a message, the best first. Blocks.
+fn relevant(brain: &Brain, text: String) -> Vec<String> {
     let kinds = &[MemoryKind::Knowledge];
     let query =
         MemoryQuery { text, kinds, limit: LOOKED_FOR, at_hand: None, until: Instant::now() + PATIENCE };
-    let brain = brain.clone();
-    let found = tokio::time::timeout(PATIENCE, blocking(move || brain.search(&query))).await;
-    let found = found.ok().flatten().and_then(Result::ok).unwrap_or_default();
+    let found = brain.search(&query).unwrap_or_default();
     found.into_iter().filter(|found| found.is_relevant).map(|found| found.id).collect()
 }
 

@@ -2,16 +2,15 @@
 
 use std::io::{self, Read, Write};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::{Buf as _, Bytes, BytesMut};
 use contract::transfer::{ImportMode, Imported, ImportedStatus};
 use futures::{Stream, StreamExt as _};
 use tokio::runtime::Handle;
-use tokio::sync::{OwnedRwLockReadGuard, OwnedSemaphorePermit, RwLock, Semaphore, mpsc};
+use tokio::sync::{OwnedRwLockReadGuard, OwnedSemaphorePermit, RwLock, Semaphore, mpsc, oneshot};
 use tokio::time::timeout;
 
-use super::life::blocking;
 use super::{Agent, AgentError};
 use crate::brain::{Brain, ExportError, ImportError};
 
@@ -20,9 +19,14 @@ const EXPORTS: usize = 2;
 /// How many bytes of a document are handed over at once, and how many such pieces may wait.
 const PIECE: usize = 64 * 1024;
 const PIECES: usize = 4;
+/// How long a turn waits for an import that is put in force before it is refused.
+const PATIENCE: Duration = Duration::from_secs(5);
 /// How long a client may take for the next piece. An export that nobody takes would keep the brain's log from being
 /// begun anew, and an import that nobody sends would keep others from theirs.
 const STALLED: Duration = Duration::from_secs(30);
+/// How long a client may be waited for in all: so long, and a second for so many bytes.
+const GRACE: Duration = Duration::from_mins(1);
+const LEAST_PER_S: u64 = 64 * 1024;
 /// How much of a document is read to no purpose after it was refused: a client that is still sending would not see
 /// the answer.
 const READ_ON: usize = 32 * 1024 * 1024;
@@ -45,8 +49,12 @@ impl Default for Transfers {
 
 impl Transfers {
     /// Keeps the tasks from being taken over while it is held.
-    pub(super) async fn keep_tasks(&self) -> OwnedRwLockReadGuard<()> {
-        Arc::clone(&self.tasks).read_owned().await
+    ///
+    /// # Errors
+    /// An import is being put in force, and takes long.
+    pub(super) async fn keep_tasks(&self) -> Result<OwnedRwLockReadGuard<()>, AgentError> {
+        let kept = timeout(PATIENCE, Arc::clone(&self.tasks).read_owned()).await;
+        kept.map_err(|_| AgentError::TooManyTransfers)
     }
 }
 
@@ -73,10 +81,20 @@ impl Agent {
         let place = place(&self.transfers.exports)?;
         let (sender, pieces) = mpsc::channel(PIECES);
         let (brain, runtime) = (self.brain.clone(), Handle::current());
-        tokio::task::spawn_blocking(move || {
-            write(&brain, Pieces { next: BytesMut::new(), sender, runtime, patience: STALLED });
+        let writing = move || {
+            write(
+                &brain,
+                Pieces {
+                    next: BytesMut::new(),
+                    sender,
+                    runtime,
+                    patience: STALLED,
+                    waited: Waited::default(),
+                },
+            );
             drop(place);
-        });
+        };
+        thread("export", writing).map_err(|_| AgentError::TooManyTransfers)?;
         Ok(Export { pieces })
     }
 
@@ -104,20 +122,24 @@ impl Agent {
         if self.stopping.is_cancelled() {
             return Err(AgentError::Stopping);
         }
-        self.running.turns().admit(self.means.clock.monotonic())?;
+        // Before it is asked whether the engine is quiesced: from here on it cannot be.
         let place = place(&self.transfers.imports)?;
+        self.running.turns().admit(self.means.clock.monotonic())?;
         let (sender, pieces) = mpsc::channel(PIECES);
         let brain = self.brain.clone();
-        let staging = blocking(move || (brain.stage(Arriving { pieces, piece: Bytes::new() }), place));
+        let staging = on_a_thread(move || (brain.stage(Arriving { pieces, piece: Bytes::new() }), place));
         let (staged, ()) = tokio::join!(staging, hand_over(document, sender));
         let (staged, place) = staged.ok_or(AgentError::Stopping)?;
         let staged = staged?;
 
         let (brain, running, channels) = (self.brain.clone(), self.running.clone(), self.channels.clone());
-        let tasks = Arc::clone(&self.transfers.tasks);
+        let (tasks, stopping) = (Arc::clone(&self.transfers.tasks), self.stopping.clone());
         // Goes on by itself, also if the caller is gone: nobody may begin a turn before it is done.
         let taking_over = self.turns.spawn(async move {
             let _alone = tasks.write_owned().await;
+            if stopping.is_cancelled() {
+                return Err(AgentError::Stopping);
+            }
             if mode == ImportMode::Replace && running.turns().any_open() {
                 return Err(AgentError::TurnsUnderWay);
             }
@@ -128,6 +150,37 @@ impl Agent {
             Ok(Imported { status: ImportedStatus::Imported, mode, counts })
         });
         taking_over.await.unwrap_or(Err(AgentError::Stopping))
+    }
+}
+
+/// Runs what waits for a client on a thread of its own: the few that block for turns are not to wait for it. None where
+/// there can be no more threads.
+async fn on_a_thread<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
+    let (done, result) = oneshot::channel();
+    // Nobody waits for what is left of it once its caller has gone.
+    let work = move || drop(done.send(work()));
+    thread("import", work).ok()?;
+    result.await.ok()
+}
+
+fn thread(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<()> {
+    std::thread::Builder::new().name(name.to_owned()).spawn(work).map(drop)
+}
+
+/// How long a client was waited for in all, and for how much. One that keeps the connection with a byte now and then
+/// would hold its place for ever.
+#[derive(Default)]
+struct Waited {
+    time: Duration,
+    bytes: u64,
+}
+
+impl Waited {
+    /// Whether the client is too slow, after so long a wait for so many bytes.
+    fn is_too_long(&mut self, time: Duration, bytes: usize) -> bool {
+        self.time += time;
+        self.bytes += u64::try_from(bytes).unwrap_or(u64::MAX);
+        self.time > GRACE + Duration::from_secs(self.bytes / LEAST_PER_S)
     }
 }
 
@@ -151,11 +204,17 @@ struct Pieces {
     runtime: Handle,
     /// How long the client may take for one.
     patience: Duration,
+    waited: Waited,
 }
 
 impl Pieces {
-    fn send(&self, piece: Result<Bytes, ExportError>) -> io::Result<()> {
-        match self.runtime.block_on(timeout(self.patience, self.sender.send(piece))) {
+    fn send(&mut self, piece: Result<Bytes, ExportError>) -> io::Result<()> {
+        let (began, bytes) = (Instant::now(), piece.as_ref().map_or(0, Bytes::len));
+        let sent = self.runtime.block_on(async { timeout(self.patience, self.sender.send(piece)).await });
+        if self.waited.is_too_long(began.elapsed(), bytes) {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        match sent {
             Ok(Ok(())) => Ok(()),
             Ok(Err(_)) => Err(io::ErrorKind::BrokenPipe.into()),
             Err(_) => Err(io::ErrorKind::TimedOut.into()),
@@ -189,10 +248,14 @@ async fn hand_over<E: std::fmt::Display>(
     sender: mpsc::Sender<Result<Bytes, io::Error>>,
 ) {
     let mut document = std::pin::pin!(document);
-    let mut refused = 0;
+    let (mut refused, mut waited) = (0, Waited::default());
     loop {
+        let began = Instant::now();
         let piece = match timeout(STALLED, document.next()).await {
             Ok(None) => return,
+            Ok(Some(Ok(piece))) if waited.is_too_long(began.elapsed(), piece.len()) => {
+                Err(io::Error::new(io::ErrorKind::TimedOut, "it came too slowly"))
+            }
             Ok(Some(Ok(piece))) => Ok(piece),
             Ok(Some(Err(error))) => Err(io::Error::other(error.to_string())),
             Err(_) => Err(io::Error::new(io::ErrorKind::TimedOut, "nothing more came of it for 30 s")),
@@ -270,7 +333,10 @@ mod tests {
         let (sender, mut pieces) = mpsc::channel(1);
         let (runtime, patience) = (Handle::current(), Duration::from_millis(50));
         let writing = tokio::task::spawn_blocking(move || {
-            write(&brain, Pieces { next: BytesMut::new(), sender, runtime, patience });
+            write(
+                &brain,
+                Pieces { next: BytesMut::new(), sender, runtime, patience, waited: Waited::default() },
+            );
         });
         within(writing).await.unwrap();
         let mut document = Vec::new();

@@ -244,7 +244,7 @@ pub(super) fn unread_since(reader: &Connection) -> Result<Option<Timestamp>, Err
     Ok(first.map(|first| Timestamp::from_unix_ms(last.unwrap_or(first))))
 }
 
-/// The newest turn that ended well, of which nobody said anything, and that has nothing to do with `text`.
+/// Of the newest turns that ended well, and of which nobody said anything, the one that has least to do with `text`.
 pub(super) fn unrelated(reader: &Connection, turn_id: TurnId, text: &str) -> Result<Option<Other>, Error> {
     let terms = Terms::of(text);
     let mut query = reader.prepare_cached(
@@ -254,12 +254,10 @@ pub(super) fn unrelated(reader: &Connection, turn_id: TurnId, text: &str) -> Res
          AND NOT EXISTS (SELECT 1 FROM feedback WHERE feedback.turn = trajectories.turn)
          ORDER BY turn DESC LIMIT ?2",
     )?;
-    let mut rows = query.query(params![turn_id.to_string(), LOOKED_THROUGH])?;
-    while let Some(row) = rows.next()? {
-        let content: String = row.get(2)?;
-        if !terms.is_relevant(terms.coverage(&content)) {
-            return Ok(Some(Other { task_id: task_id(row, 0)?, turn_id: parsed(row, 1)? }));
-        }
-    }
-    Ok(None)
+    let rows = query.query_map(params![turn_id.to_string(), LOOKED_THROUGH], |row| {
+        let shared = terms.count(terms.coverage(row.get_ref(2)?.as_str()?));
+        Ok((shared, Other { task_id: task_id(row, 0)?, turn_id: parsed(row, 1)? }))
+    })?;
+    let turns: Vec<(usize, Other)> = rows.collect::<Result<_, _>>()?;
+    Ok(turns.into_iter().min_by_key(|(shared, _)| *shared).map(|(_, other)| other))
 }

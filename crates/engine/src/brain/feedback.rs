@@ -11,8 +11,8 @@ use serde::{Deserialize, Serialize};
 use super::knowledge::{NewKnowledge, ToKnow, tags};
 use super::read::{self, parsed, task_id, timestamp};
 use super::search::{Found, Shown};
-use super::steps::Base;
-use super::taking_in::{clipped, said, step_of};
+use super::steps::{Base, Step};
+use super::taking_in::{clipped, step_of};
 use super::{Rows, TaskRow, json, learned};
 
 /// How much of what the user had asked stands beside a correction, in bytes.
@@ -105,8 +105,11 @@ impl Rows<'_> {
         let Some((step, _)) = step_of(self.transaction, task, &message)? else { return Ok(String::new()) };
         let body = "SELECT body FROM steps WHERE step = ?1";
         let body: String = self.transaction.prepare_cached(body)?.query_row([step], |row| row.get(0))?;
-        let words = read::step(&body).ok().and_then(|step| said(&step)).map(|(_, _, text)| text);
-        Ok(words.unwrap_or_default())
+        // What was attached is not the user's own word.
+        Ok(match read::step(&body) {
+            Ok(Step::Opened(opened)) => opened.message,
+            _ => String::new(),
+        })
     }
 
     /// Takes out what was said of these steps of a task, with all lessons that were drawn from it. What else was in
@@ -151,7 +154,8 @@ fn told(asked: &str, text: &str) -> String {
     }
 }
 
-/// The first correction after `after` that no batch has looked at and whose turn has ended.
+/// The first correction after `after` that no batch has looked at and whose turn has ended, where there is another turn
+/// that a lesson could harm: without one nothing can be tried.
 pub(super) fn next_correction(
     reader: &Connection,
     FeedbackRow(after): FeedbackRow,
@@ -159,7 +163,12 @@ pub(super) fn next_correction(
     let mut query = reader.prepare_cached(
         "SELECT feedback, feedback.id FROM feedback JOIN turns USING (turn)
          JOIN knowledge ON knowledge.id = said ->> '$.record' AND valid_until IS NULL
-         WHERE feedback > ?1 AND batch IS NULL AND ended_at IS NOT NULL ORDER BY feedback LIMIT 1",
+         WHERE feedback > ?1 AND batch IS NULL AND ended_at IS NOT NULL AND EXISTS (
+             SELECT 1 FROM trajectories JOIN episodes ON episodes.turn = trajectories.turn
+             WHERE outcome = 'completed' AND trajectories.turn <> feedback.turn
+             AND NOT EXISTS (SELECT 1 FROM feedback AS others WHERE others.turn = trajectories.turn)
+         )
+         ORDER BY feedback LIMIT 1",
     )?;
     query.query_row([after], |row| Ok((FeedbackRow(row.get(0)?), parsed(row, 1)?))).optional()
 }

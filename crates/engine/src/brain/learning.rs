@@ -12,7 +12,7 @@ use super::{
 impl Brain {
     /// What the user taught that a conversation, as it goes on from `base`, does not show. Blocks.
     pub fn taught(&self, task: TaskRow, base: Base) -> Result<Taught, Error> {
-        self.read_in(&self.shared.searches, |reader| feedback::taught(reader, task, base))
+        self.read(|reader| feedback::taught(reader, task, base))
     }
 
     /// A page of the lessons in force, the newest first. Blocks.

@@ -88,7 +88,7 @@ fn a_file_that_is_none_too_large_or_not_text_is_refused_and_one_that_is_not_ther
     let file = folder.path().join("soul.md");
     assert_eq!(Soul::read(folder.path()), Ok(Soul::default()));
     std::fs::create_dir(&file).unwrap();
-    assert_eq!(Soul::read(folder.path()), Err("it is not a file".into()));
+    assert_eq!(Soul::read(folder.path()), Err("it cannot be read: it is not a file".into()));
     std::fs::remove_dir(&file).unwrap();
     std::os::unix::fs::symlink("nowhere", &file).unwrap();
     assert!(Soul::read(folder.path()).unwrap_err().contains("cannot be read"));

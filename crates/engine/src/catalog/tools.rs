@@ -22,7 +22,7 @@ const MAX_PARTS: usize = 256;
 const MAX_HEADERS: usize = 64;
 
 /// A tool of the catalog.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct CatalogTool {
     /// Its name, which is its file's: one that every provider takes, and none of a built-in tool.
     pub name: String,
@@ -41,7 +41,7 @@ pub struct CatalogTool {
 }
 
 /// What a call of a tool runs.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum Runs {
     /// A program and its arguments. It is given the input as JSON on its standard input; what it writes to its
     /// standard output is the result. Paths of the catalog's own files are absolute.

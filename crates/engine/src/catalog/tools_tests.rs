@@ -121,8 +121,8 @@ fn what_is_no_file_is_not_waited_for() {
     rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, mode, 0).unwrap();
     let mut warnings = Vec::new();
     assert!(read(folder.path(), &[], &mut warnings).is_empty());
-    let expected =
-        ["folder", "pipe"].map(|name| format!("tools/{name}.json: it is not a file; it is left out"));
+    let expected = ["folder", "pipe"]
+        .map(|name| format!("tools/{name}.json: it cannot be read: it is not a file; it is left out"));
     assert_eq!(warnings, expected);
 }
 

@@ -128,7 +128,7 @@ impl Running {
             brain: brain.clone(),
             catalog: Catalog::default(),
             leash: None,
-            shelf: Arc::new(Shelf::new(&folder.join("skills"))),
+            shelf: Arc::new(Shelf::beside(&folder.join("brain.sqlite"))),
             places: crate::tools::Places::default(),
             web: Allowed::default(),
         };

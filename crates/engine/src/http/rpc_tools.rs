@@ -35,6 +35,7 @@ impl From<DirectError> for ApiError {
             DirectError::Invalid(_) => ErrorCode::InvalidRequest,
             DirectError::Denied(_) => ErrorCode::ToolDenied,
             DirectError::Failed(_) => ErrorCode::ToolFailed,
+            DirectError::NoAnswer(_) => ErrorCode::InternalError,
             DirectError::Agent(error) => return error.into(),
         };
         Self::new(code, error.to_string())

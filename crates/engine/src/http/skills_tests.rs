@@ -2,8 +2,8 @@
 
 use pretty_assertions::assert_eq;
 use reqwest::Response;
-use serde_json::{Value, json};
-use strict_provider::{Fault, Refusal, Reply};
+use serde_json::{Map, Value, json};
+use strict_provider::{Fault, Gate, Refusal, Reply, Stop, StrictProvider};
 
 use super::app::{App, KEY, refusal};
 use super::rpc_tests::{call_with, flat, result};
@@ -65,6 +65,104 @@ async fn a_call_that_fails_is_tried_again_and_then_told() {
     let answer = call_with(&app, KEY, run("rhyme", &json!({})).to_string()).await;
     flat(answer, 400, "TOOL_FAILED").await;
     app.provider.take_refusals();
+    app.stop().await;
+}
+
+/// What a run of the skill `rhyme` is refused with.
+async fn refused(app: &App, status: u16, code: &str) -> String {
+    flat(call_with(app, KEY, run("rhyme", &json!({})).to_string()).await, status, code).await
+}
+
+#[tokio::test]
+async fn an_answer_that_is_not_whole_is_none() {
+    let app = App::start().await;
+    create(&app, json!({"name": "rhyme", "prompt": "Rhyme."})).await;
+    for (reply, status, code, named) in [
+        (Reply::of_text("Sat on a").stop(Stop::MaxTokens), 400, "TOOL_FAILED", "`max_output`"),
+        (Reply::new().stop(Stop::Refusal), 400, "TOOL_FAILED", "declined"),
+        (Reply::of_text(" "), 500, "INTERNAL_ERROR", "without a text"),
+    ] {
+        app.provider.enqueue(reply);
+        let message = refused(&app, status, code).await;
+        assert!(message.contains(named), "{message}");
+    }
+    app.stop().await;
+}
+
+#[tokio::test]
+async fn what_the_caller_cannot_help_is_no_fault_of_theirs() {
+    let app = App::start().await;
+    create(&app, json!({"name": "rhyme", "prompt": "Rhyme."})).await;
+    app.provider.enqueue(Reply::of_fault(Fault::refuse(Refusal::Unauthorized)));
+    refused(&app, 500, "INTERNAL_ERROR").await;
+    for (tokens, named) in [(400, "cut off"), (1, "used up")] {
+        let config = json!({
+            "default": "main",
+            "models": {"main": {
+                "provider": "anthropic", "model": "claude-sonnet-4-5", "base_url": app.provider.base_url(),
+                "context_window": 200_000,
+            }},
+            "budgets": {"tokens_per_hour": tokens},
+        });
+        result(&app, KEY, json!({"subsystem": "control", "op": "set_config", "config": config})).await;
+        app.provider.enqueue(Reply::of_text("Sat on a").stop(Stop::MaxTokens));
+        let message = refused(&app, 500, "INTERNAL_ERROR").await;
+        assert!(message.contains(named) && message.contains("`quota_state`"), "{message}");
+    }
+    app.provider.take_refusals();
+    app.stop().await;
+
+    let app = App::with_env(StrictProvider::start().await.unwrap(), &[]).await;
+    create(&app, json!({"name": "rhyme", "prompt": "Rhyme."})).await;
+    refused(&app, 500, "INTERNAL_ERROR").await;
+    app.stop().await;
+}
+
+/// What was spent in the last 24 hours.
+async fn spent(app: &App) -> Value {
+    result(app, KEY, json!({"subsystem": "telemetry", "op": "quota_state"})).await["spent"].take()
+}
+
+/// Runs the skill `rhyme` for a caller who hangs up while the model answers, which it does when the gate is opened.
+async fn abandoned(app: &App) -> Gate {
+    create(app, json!({"name": "rhyme", "prompt": "Rhyme."})).await;
+    let gate = Gate::new();
+    app.provider.enqueue(Reply::of_text("Sat on a mat.").hold(0, &gate));
+    tokio::select! {
+        answer = app.agent.run_skill("rhyme", Map::new()) => panic!("{answer:?}"),
+        () = within(gate.reached()) => {}
+    }
+    gate
+}
+
+#[tokio::test]
+async fn a_run_whose_caller_is_gone_keeps_the_engine_awake_and_is_billed() {
+    let app = App::start().await;
+    let gate = abandoned(&app).await;
+    assert!(!app.agent.quiesce());
+    assert_eq!(app.agent.activity().unwrap().running_turns, 0, "it is no turn");
+    gate.release();
+    within(async {
+        while !app.agent.quiesce() {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    let spent = spent(&app).await;
+    assert!(spent[0]["calls"] == 1 && spent[0]["output_tokens"].as_u64() > Some(0), "{spent}");
+    flat(call_with(&app, KEY, run("rhyme", &json!({})).to_string()).await, 503, "QUIESCED").await;
+    app.agent.lift_quiesce();
+    app.stop().await;
+}
+
+#[tokio::test]
+async fn a_run_that_a_stop_breaks_off_is_billed_for_its_prompt() {
+    let mut app = App::start().await;
+    let gate = abandoned(&app).await;
+    app.restart().await;
+    let spent = spent(&app).await;
+    assert!(spent[0]["calls"] == 1 && spent[0]["input_tokens"].as_u64() > Some(0), "{spent}");
+    gate.release();
     app.stop().await;
 }
 

@@ -99,6 +99,8 @@ async fn lesson_e16_what_came_from_a_tool_stays_data_through_every_task() {
 #[tokio::test]
 async fn lesson_e16_what_came_from_a_tool_stays_data_through_two_merged_lessons() {
     let rig = with_mail().await;
+    rig.provider.enqueue_all([Reply::of_text("La la.")]);
+    rig.run(json!({"task_id": "other", "message": "Sing me a song."})).await;
     // Each correction is of a turn that has read the mail, and each lesson is merged with the one before it.
     for task in ["a", "b", "c"] {
         rig.provider.enqueue_all([

@@ -153,7 +153,7 @@ impl Sources {
 /// The JSON in `file`; none where there is no such file.
 fn read(file: &Path) -> std::io::Result<Option<Value>> {
     let mut bytes = Vec::new();
-    match std::fs::File::open(file) {
+    match crate::catalog::open(file) {
         Ok(file) => file.take(MAX_FILE + 1).read_to_end(&mut bytes)?,
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(error),

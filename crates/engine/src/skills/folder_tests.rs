@@ -8,6 +8,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::catalog::{Catalog, SkillSpec};
+use crate::testing::{blocks_within, put_pipe};
 
 fn custom(name: &str, definition: SkillDefinition) -> CustomSkill {
     let at = Timestamp::from_unix_ms(1_700_000_000_000);
@@ -57,6 +58,25 @@ fn a_skill_of_the_catalog_keeps_all_its_files() {
     put("assets/large", &vec![0; MAX_ARCHIVE]);
     let skill = Arc::clone(&Catalog::read(folder.path()).skills[0]);
     assert!(matches!(archive(&Skill::Platform(skill)), Err(ExportError::TooLarge)));
+}
+
+#[test]
+fn what_is_no_file_any_more_is_not_waited_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let scripts = folder.path().join("skills/forms/scripts");
+    std::fs::create_dir_all(&scripts).unwrap();
+    std::fs::write(folder.path().join("skills/forms/SKILL.md"), "---\nname: forms\ndescription: x\n---\nDo.")
+        .unwrap();
+    for name in ["a.sh", "b.sh"] {
+        std::fs::write(scripts.join(name), "echo").unwrap();
+    }
+    let spec = Arc::clone(&Catalog::read(folder.path()).skills[0]);
+    put_pipe(&scripts.join("a.sh"));
+    let skill = Skill::Platform(spec);
+    let whole = skill.clone();
+    let whole = blocks_within(move || whole.whole(Timestamp::from_unix_ms(0))).unwrap();
+    assert_eq!(whole.scripts, BTreeMap::from([("b.sh".to_owned(), "echo".to_owned())]));
+    assert!(matches!(blocks_within(move || archive(&skill)), Err(ExportError::Io(_))));
 }
 
 proptest! {

@@ -1,37 +1,84 @@
 //! Where the user's own skills lie as folders, for programs that run their scripts: beside the brain, where programs on
 //! the leash can read and run them but change nothing.
 //!
-//! The brain alone says what a skill is. A folder is made when it is first needed, and made anew after a start of the
-//! engine: what lies there from an earlier run is not trusted.
+//! The brain alone says what a skill is. A folder is made when a program is about to use it, and made anew after a start
+//! of the engine: what lies there from an earlier run is not trusted. It stays as it is for as long as a program uses
+//! it, and goes with the last one where the skill has changed meanwhile, or is gone.
 
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::fs;
 use std::io;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use sha2::{Digest as _, Sha256};
+use tokio::runtime::Handle;
 
 use super::folder::{SkillFile, files};
-use crate::brain::CustomSkill;
+use crate::brain::{Brain, CustomSkill};
 
+/// What the shelf's name ends with; before it stands that of the brain's file. So no two engines share one, nor is it
+/// a folder that somebody else may have made there.
+const ENDING: &str = ".skills";
 /// Where a folder is made before it gets its place.
 const UNFINISHED: &str = ".unfinished";
+/// How many bytes of a hash a place is called by. Its name has two hexadecimal digits for each.
+const HASH_BYTES: usize = 16;
 
 /// See the module.
 pub(crate) struct Shelf {
     folder: PathBuf,
-    /// The skills whose folders were made, each with the hash that its place is called by; none before the first.
-    made: Mutex<Option<BTreeMap<String, String>>>,
+    /// None before the first use.
+    laid: Mutex<Option<Laid>>,
+}
+
+/// What lies on a shelf. Each place is called by a hash, and holds a skill as it was at one time.
+#[derive(Default)]
+struct Laid {
+    /// The places of skills as they were when last asked for, by the skills' names.
+    current: BTreeMap<String, String>,
+    /// How many leases of each place there are; at least one.
+    leases: BTreeMap<String, usize>,
+}
+
+/// A skill that lies on the shelf.
+#[derive(Debug)]
+pub(crate) struct Placed {
+    /// The skill as it lies there.
+    pub(crate) skill: CustomSkill,
+    /// Its folder.
+    pub(crate) folder: PathBuf,
+    /// Keeps it there.
+    pub(crate) lease: Lease,
+}
+
+/// As long as this is held, a skill's folder stays as it is.
+pub(crate) struct Lease {
+    shelf: Arc<Shelf>,
+    hash: String,
+}
+
+/// Why a skill could not be laid out.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum PlaceError {
+    /// The brain did not tell what it is.
+    #[error("skills cannot be read: {0}")]
+    Unread(rusqlite::Error),
+    /// Its folder could not be made.
+    #[error("the skill's scripts cannot be laid out: {0}")]
+    Unwritten(io::Error),
 }
 
 impl Shelf {
-    /// A shelf in `folder`, which is made when it is first needed.
-    pub(crate) fn new(folder: &Path) -> Self {
+    /// The shelf of the engine that has this brain, in a folder beside it, which is made when it is first needed.
+    pub(crate) fn beside(brain: &Path) -> Self {
+        let mut folder = brain.as_os_str().to_owned();
+        folder.push(ENDING);
         // Programs begin in the workspace, where a relative path leads to something else.
-        let folder = std::path::absolute(folder).unwrap_or_else(|_| folder.to_owned());
-        Self { folder, made: Mutex::default() }
+        let folder = std::path::absolute(&folder).unwrap_or_else(|_| folder.into());
+        Self { folder, laid: Mutex::default() }
     }
 
     /// What programs must be able to read.
@@ -39,48 +86,107 @@ impl Shelf {
         &self.folder
     }
 
-    /// The folder of a skill as it is now. One that it had before is gone. Blocks.
-    pub(crate) fn place(&self, skill: &CustomSkill) -> io::Result<PathBuf> {
-        let files = files(skill);
-        let name = skill.name.as_str();
+    /// Lays the user's skill called `name` out as it is now; none where there is no such skill. A folder that it had
+    /// before goes, unless there is a lease of it. Blocks.
+    pub(crate) fn place(self: &Arc<Self>, brain: &Brain, name: &str) -> Result<Option<Placed>, PlaceError> {
+        let mut laid = self.laid.lock().unwrap_or_else(PoisonError::into_inner);
+        let laid = self.begun(&mut laid).map_err(PlaceError::Unwritten)?;
+        // Read under the lock: what was read before could lie here for good although it was changed or deleted since.
+        let Some(skill) = brain.custom_skill(name).map_err(PlaceError::Unread)? else {
+            self.put_away(laid, name);
+            return Ok(None);
+        };
+        let files = files(&skill);
         let hash = hash(name, &files);
         let place = self.folder.join(&hash);
-        let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
-        let made = self.begun(&mut made)?;
-        if made.get(name) != Some(&hash) {
-            let unfinished = self.folder.join(UNFINISHED);
-            clear(&unfinished)?;
-            write(&unfinished.join(name), &files)?;
-            clear(&place)?;
-            fs::rename(&unfinished, &place)?;
-            if let Some(before) = made.insert(name.to_owned(), hash) {
-                clear(&self.folder.join(before))?;
+        if laid.current.get(name) != Some(&hash) {
+            if !laid.leases.contains_key(&hash) {
+                self.lay_out(&place, name, &files).map_err(PlaceError::Unwritten)?;
+            }
+            self.put_away(laid, name);
+            laid.current.insert(name.to_owned(), hash.clone());
+        }
+        *laid.leases.entry(hash.clone()).or_default() += 1;
+        let lease = Lease { shelf: Arc::clone(self), hash };
+        Ok(Some(Placed { skill, folder: place.join(name), lease }))
+    }
+
+    /// The skill called `name` is gone, or is not what it was: takes its folder away, or leaves that to the last lease
+    /// of it. Blocks.
+    pub(crate) fn retire(&self, name: &str) {
+        let mut laid = self.laid.lock().unwrap_or_else(PoisonError::into_inner);
+        match self.begun(&mut laid) {
+            Ok(laid) => self.put_away(laid, name),
+            Err(error) => {
+                tracing::warn!(%error, "What an earlier run left of skills cannot be taken away.");
             }
         }
-        Ok(place.join(name))
     }
 
-    /// Takes the folder of a skill that is gone away, if there is one. Blocks.
-    pub(crate) fn remove(&self, name: &str) -> io::Result<()> {
-        let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
-        match self.begun(&mut made)?.remove(name) {
-            Some(hash) => clear(&self.folder.join(hash)),
-            None => Ok(()),
+    /// One lease of a place less. Blocks.
+    fn release(&self, hash: &str) {
+        let mut laid = self.laid.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(laid) = laid.as_mut() else { return };
+        match laid.leases.get_mut(hash) {
+            Some(leases) if *leases > 1 => *leases -= 1,
+            _ => {
+                laid.leases.remove(hash);
+                if !laid.current.values().any(|current| current == hash) {
+                    self.discard(hash);
+                }
+            }
         }
     }
 
-    /// What was made, once what an earlier run left is gone.
-    fn begun<'a>(
-        &self,
-        made: &'a mut Option<BTreeMap<String, String>>,
-    ) -> io::Result<&'a mut BTreeMap<String, String>> {
-        match made {
-            Some(made) => Ok(made),
+    /// What lies here, once what an earlier run left is gone.
+    fn begun<'a>(&self, laid: &'a mut Option<Laid>) -> io::Result<&'a mut Laid> {
+        match laid {
+            Some(laid) => Ok(laid),
             none => {
-                clear(&self.folder)?;
-                Ok(none.insert(BTreeMap::new()))
+                clear_ours(&self.folder)?;
+                Ok(none.insert(Laid::default()))
             }
         }
+    }
+
+    fn lay_out(&self, place: &Path, name: &str, files: &[SkillFile]) -> io::Result<()> {
+        let unfinished = self.folder.join(UNFINISHED);
+        clear(&unfinished)?;
+        write(&unfinished.join(name), files)?;
+        clear(place)?;
+        fs::rename(&unfinished, place)
+    }
+
+    /// From now on no folder is that of the skill as it is.
+    fn put_away(&self, laid: &mut Laid, name: &str) {
+        if let Some(hash) = laid.current.remove(name).filter(|hash| !laid.leases.contains_key(hash)) {
+            self.discard(&hash);
+        }
+    }
+
+    /// Takes a place away that nothing uses. What is left of it goes at the next start of the engine.
+    fn discard(&self, hash: &str) {
+        if let Err(error) = clear(&self.folder.join(hash)) {
+            tracing::warn!(%error, "A folder of a skill could not be taken away.");
+        }
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        let (place, hash) = (Arc::clone(&self.shelf), std::mem::take(&mut self.hash));
+        let release = move || place.release(&hash);
+        // A runtime that is shutting down may not do it any more; then the next start of the engine does.
+        match Handle::try_current() {
+            Ok(runtime) => drop(runtime.spawn_blocking(release)),
+            Err(_) => release(),
+        }
+    }
+}
+
+impl std::fmt::Debug for Lease {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.debug_tuple("Lease").field(&self.hash).finish()
     }
 }
 
@@ -92,6 +198,28 @@ fn write(folder: &Path, files: &[SkillFile]) -> io::Result<()> {
         fs::set_permissions(&path, fs::Permissions::from_mode(file.mode()))?;
     }
     Ok(())
+}
+
+/// Takes away what a shelf left in its folder, and nothing else that may be there.
+fn clear_ours(folder: &Path) -> io::Result<()> {
+    let entries = match fs::read_dir(folder) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        entries => entries?,
+    };
+    for entry in entries {
+        let entry = entry?;
+        if is_ours(&entry.file_name()) && entry.file_type()?.is_dir() {
+            clear(&entry.path())?;
+        }
+    }
+    Ok(())
+}
+
+/// Whether a shelf calls its folders so.
+fn is_ours(name: &OsStr) -> bool {
+    let is_digit = |byte: &u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
+    let name = name.as_encoded_bytes();
+    name == UNFINISHED.as_bytes() || (name.len() == 2 * HASH_BYTES && name.iter().all(is_digit))
 }
 
 /// Takes a folder away with all that is in it, if it is there.
@@ -110,70 +238,10 @@ fn hash(name: &str, files: &[SkillFile]) -> String {
         hash.update(u64::try_from(part.len()).unwrap_or(u64::MAX).to_be_bytes());
         hash.update(part);
     }
-    let half = hash.finalize().into_iter().take(16);
-    half.map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().concat()
+    let start = hash.finalize().into_iter().take(HASH_BYTES);
+    start.map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().concat()
 }
 
 #[cfg(test)]
-mod tests {
-    use contract::skills::SkillDefinition;
-    use contract::{SkillName, Timestamp};
-
-    use super::*;
-
-    fn skill(name: &str, script: &str) -> CustomSkill {
-        let scripts = BTreeMap::from([("run.sh".to_owned(), script.to_owned())]);
-        let at = Timestamp::from_unix_ms(0);
-        CustomSkill {
-            name: SkillName::new(name).unwrap(),
-            definition: SkillDefinition { scripts, ..SkillDefinition::default() },
-            created_at: at,
-            updated_at: at,
-        }
-    }
-
-    fn places(folder: &Path) -> usize {
-        fs::read_dir(folder).map_or(0, Iterator::count)
-    }
-
-    #[test]
-    fn a_folder_is_as_the_skill_is_now() {
-        let home = tempfile::tempdir().unwrap();
-        let folder = home.path().join("skills");
-        let shelf = Shelf::new(&folder);
-        assert!(!folder.exists());
-        let first = shelf.place(&skill("greet", "#!/bin/sh\necho 1")).unwrap();
-        assert!(first.ends_with("greet") && first.starts_with(&folder));
-        let script = first.join("scripts/run.sh");
-        assert_eq!(fs::read_to_string(&script).unwrap(), "#!/bin/sh\necho 1");
-        assert_eq!(fs::metadata(&script).unwrap().permissions().mode() & 0o777, 0o755);
-        assert_eq!(shelf.place(&skill("greet", "#!/bin/sh\necho 1")).unwrap(), first);
-        let second = shelf.place(&skill("greet", "echo 2")).unwrap();
-        assert_eq!(fs::read_to_string(second.join("scripts/run.sh")).unwrap(), "echo 2");
-        assert!(!first.exists());
-        // Another skill of the same scripts has a folder of its own name.
-        let other = shelf.place(&skill("other", "echo 2")).unwrap();
-        assert!(other.ends_with("other") && second.exists());
-        shelf.remove("greet").unwrap();
-        shelf.remove("greet").unwrap();
-        assert!(!second.exists() && other.exists());
-        assert_eq!(places(&folder), 1);
-    }
-
-    #[test]
-    fn what_an_earlier_run_left_is_not_trusted() {
-        let home = tempfile::tempdir().unwrap();
-        let folder = home.path().join("skills");
-        let place = Shelf::new(&folder).place(&skill("greet", "echo 1")).unwrap();
-        fs::write(place.join("scripts/run.sh"), "echo forged").unwrap();
-        fs::write(place.join("scripts/more.sh"), "echo more").unwrap();
-        fs::create_dir_all(folder.join(UNFINISHED).join("half")).unwrap();
-        let again = Shelf::new(&folder).place(&skill("greet", "echo 1")).unwrap();
-        assert_eq!(again, place);
-        assert_eq!(fs::read_to_string(place.join("scripts/run.sh")).unwrap(), "echo 1");
-        assert!(!place.join("scripts/more.sh").exists() && places(&folder) == 1);
-        // Nor does it outlive its skill.
-        Shelf::new(&folder).remove("greet").unwrap();
-        assert_eq!(places(&folder), 0);
-    }
-}
+#[path = "shelf_tests.rs"]
+mod tests;

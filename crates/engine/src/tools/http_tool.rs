@@ -45,7 +45,7 @@ fn within_server(attempt: redirect::Attempt<'_>) -> redirect::Action {
 }
 
 /// Where and how such a tool calls.
-#[derive(Clone)]
+#[derive(Clone, PartialEq)]
 pub struct HttpCall {
     method: Method,
     url: Url,

@@ -5,12 +5,14 @@ use std::fmt::Write as _;
 use std::io;
 use std::io::Read as _;
 
+use contract::skills::MAX_PROMPT;
 use futures::future::BoxFuture;
 use serde::Deserialize;
-use serde_json::json;
+use serde_json::{Value, json};
 
+use super::spill::MAX_INLINE;
 use super::{Invocation, Permission, Tool, ToolError, ToolOutput, ToolStep, parse};
-use crate::catalog::SkillSpec;
+use crate::catalog::{self, SkillSpec};
 use crate::models::ToolSpec;
 use crate::skills::{SCRIPTS, Skill, Skills};
 
@@ -20,6 +22,8 @@ pub(crate) const NAME: &str = "load_skill";
 const MAX_FILE: u64 = 1024 * 1024;
 /// How many of a skill's files are listed with it.
 const MAX_LISTED: usize = 100;
+/// The longest text of a skill, with the list of its files, which are at most eight folders deep.
+const MAX_WHOLE: usize = 2 * MAX_PROMPT;
 
 /// See the module.
 pub(super) struct LoadSkill(pub(super) Skills);
@@ -100,7 +104,7 @@ fn read(skill: &Skill, file: &str) -> Result<String, ToolError> {
 fn read_file(skill: &SkillSpec, file: &str) -> Result<String, ToolError> {
     let failed = |error: io::Error| ToolError(format!("`{file}` cannot be read: {error}"));
     let mut bytes = Vec::new();
-    let opened = std::fs::File::open(skill.folder.join(file)).map_err(failed)?;
+    let opened = catalog::open(&skill.folder.join(file)).map_err(failed)?;
     opened.take(MAX_FILE + 1).read_to_end(&mut bytes).map_err(failed)?;
     let path = skill.folder.join(file);
     if u64::try_from(bytes.len()).is_ok_and(|len| len > MAX_FILE) {
@@ -153,6 +157,11 @@ impl Tool for LoadSkill {
 
     fn permission(&self) -> Permission {
         Permission::Allow
+    }
+
+    /// A skill is told whole, or the model would follow half of it.
+    fn most_whole(&self, input: &Value) -> usize {
+        if input.get("file").is_none_or(Value::is_null) { MAX_WHOLE } else { MAX_INLINE }
     }
 
     fn run(&self, invocation: Invocation) -> BoxFuture<'_, Result<ToolStep, ToolError>> {

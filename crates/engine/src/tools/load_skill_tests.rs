@@ -1,6 +1,7 @@
 //! Skills, as the model loads them.
 
 use super::*;
+use crate::testing::{blocks_within, put_pipe};
 use crate::tools::rig::{Rig, run};
 
 fn tool(rig: &Rig) -> LoadSkill {
@@ -61,6 +62,15 @@ async fn what_is_not_there_is_told() {
         assert!(refused.0.contains(why), "{input}: {refused}");
     }
     assert_eq!((tool.permission(), tool.idempotent()), (Permission::Allow, true));
+}
+
+#[test]
+fn what_is_no_file_any_more_is_not_waited_for() {
+    let rig = Rig::new();
+    let skills = tool(&rig).0;
+    put_pipe(&rig.catalog().join("skills/forms/references/more.md"));
+    let told = blocks_within(move || read(&find(&skills, "forms").unwrap(), "references/more.md"));
+    assert_eq!(told.unwrap_err().0, "`references/more.md` cannot be read: it is not a file");
 }
 
 #[tokio::test]

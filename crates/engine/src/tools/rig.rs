@@ -54,7 +54,11 @@ impl Rig {
     pub(super) fn skills(&self) -> Skills {
         let catalog = Catalog::read(&self.catalog());
         assert_eq!(catalog.warnings, [""; 0]);
-        Skills::new(catalog.skills, Brain::open(&self.folder.path().join("brain/brain.sqlite")).unwrap())
+        Skills::new(catalog.skills, Brain::open(&self.brain()).unwrap())
+    }
+
+    fn brain(&self) -> PathBuf {
+        self.folder.path().join("brain/brain.sqlite")
     }
 
     /// Adds a skill of the user's own.
@@ -74,7 +78,7 @@ impl Rig {
 
     /// Where the user's own skills are laid out.
     pub(super) fn shelf(&self) -> Arc<Shelf> {
-        Arc::new(Shelf::new(&self.folder.path().join("shelf")))
+        Arc::new(Shelf::beside(&self.brain()))
     }
 
     /// Where long output goes: into the workspace.

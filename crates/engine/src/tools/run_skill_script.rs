@@ -1,7 +1,6 @@
 //! `run_skill_script`: runs a script that came with a skill, on the leash.
 
 use std::ffi::OsString;
-use std::fs::File;
 use std::io::{self, Read as _};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
@@ -16,8 +15,9 @@ use super::command::{TIME, result};
 use super::load_skill::find;
 use super::program::{Programs, Stderr};
 use super::{Invocation, Permission, Tool, ToolError, ToolStep, leave, parse};
+use crate::catalog;
 use crate::models::ToolSpec;
-use crate::skills::{SCRIPTS, Shelf, Skill, Skills};
+use crate::skills::{Lease, Placed, SCRIPTS, Shelf, Skill, Skills};
 
 /// The tool's name.
 pub(crate) const NAME: &str = "run_skill_script";
@@ -53,6 +53,8 @@ struct Script {
     folder: PathBuf,
     /// How it is started.
     argv: Vec<OsString>,
+    /// Keeps the folder there, where the skill is the user's own.
+    lease: Option<Lease>,
 }
 
 impl RunSkillScript {
@@ -65,7 +67,7 @@ impl RunSkillScript {
         check(&args, &input)?;
         let (skills, place) = (self.skills.clone(), Arc::clone(&self.shelf));
         let laying_out = tokio::task::spawn_blocking(move || laid_out(&skills, &place, &skill, &script));
-        let Script { folder, mut argv } =
+        let Script { folder, mut argv, lease } =
             laying_out.await.map_err(|error| ToolError(format!("the tool failed: {error}")))??;
         argv.extend(args.into_iter().map(OsString::from));
         let command = Command {
@@ -75,23 +77,28 @@ impl RunSkillScript {
             network: self.network,
             limits: Limits { time: Some(TIME), ..Limits::default() },
         };
-        let ran = self.programs.run(invocation.call_id, command, input.into_bytes(), Stderr::Apart).await?;
-        result(ran, TIME)
+        let ran = self.programs.run(invocation.call_id, command, input.into_bytes(), Stderr::Apart).await;
+        drop(lease);
+        result(ran?, TIME)
     }
 }
 
 /// Finds a script of a skill, and lays the skill out as a folder where it is the user's own. Blocks.
-fn laid_out(skills: &Skills, shelf: &Shelf, skill: &str, script: &str) -> Result<Script, ToolError> {
-    let skill = find(skills, skill)?;
-    let script = known(&skill, script)?;
-    let folder = match &skill {
-        Skill::Platform(skill) => skill.folder.clone(),
-        Skill::Custom(skill) => shelf
-            .place(skill)
-            .map_err(|error| ToolError(format!("the skill's scripts cannot be laid out: {error}")))?,
+fn laid_out(skills: &Skills, shelf: &Arc<Shelf>, name: &str, script: &str) -> Result<Script, ToolError> {
+    let (skill, folder, lease) = match find(skills, name)? {
+        Skill::Platform(spec) => {
+            let folder = spec.folder.clone();
+            (Skill::Platform(spec), folder, None)
+        }
+        Skill::Custom(_) => {
+            let placed = shelf.place(skills.brain(), name).map_err(|error| ToolError(error.to_string()))?;
+            let Placed { skill, folder, lease } =
+                placed.ok_or_else(|| ToolError(format!("the skill `{name}` has just been deleted")))?;
+            (Skill::Custom(Box::new(skill)), folder, Some(lease))
+        }
     };
-    let argv = command_line(&folder.join(script))?;
-    Ok(Script { folder, argv })
+    let argv = command_line(&folder.join(known(&skill, script)?))?;
+    Ok(Script { folder, argv, lease })
 }
 
 fn check(args: &[String], input: &str) -> Result<(), ToolError> {
@@ -127,7 +134,7 @@ fn known(skill: &Skill, script: &str) -> Result<String, ToolError> {
 /// How a script is started: as its first line says, else as its name does, else as the program that it is.
 fn command_line(script: &Path) -> Result<Vec<OsString>, ToolError> {
     let failed = |error: io::Error| ToolError(format!("the script cannot be read: {error}"));
-    let file = File::open(script).map_err(failed)?;
+    let file = catalog::open(script).map_err(failed)?;
     let mode = file.metadata().map_err(failed)?.permissions().mode();
     let mut start = Vec::new();
     file.take(MAX_FIRST_LINE).read_to_end(&mut start).map_err(failed)?;

@@ -3,7 +3,7 @@
 use insta::assert_snapshot;
 
 use super::*;
-use crate::testing::within;
+use crate::testing::{blocks_within, put_pipe, within};
 use crate::tools::rig::{Rig, gone, run};
 
 fn tool(rig: &Rig, scripts: &[(&str, &str)]) -> RunSkillScript {
@@ -162,4 +162,54 @@ async fn a_script_of_the_users_own_is_run_as_it_is_now_and_changes_nothing() {
     rig.delete(&tool.skills, "own").await;
     let gone = runs(&tool, json!({"skill": "own", "script": "run.sh"})).await.unwrap_err();
     assert!(gone.0.contains("there is no skill"), "{gone}");
+}
+
+#[test]
+fn what_is_no_file_any_more_is_not_waited_for() {
+    let rig = Rig::new();
+    let RunSkillScript { skills, shelf, .. } = tool(&rig, &[("scripts/a.sh", "echo a")]);
+    put_pipe(&rig.catalog().join("skills/forms/scripts/a.sh"));
+    let told = blocks_within(move || laid_out(&skills, &shelf, "forms", "a.sh").map(|_| ()));
+    assert_eq!(told.unwrap_err().0, "the script cannot be read: it is not a file");
+}
+
+async fn until_one_is_left(folder: &Path) {
+    within(async {
+        while std::fs::read_dir(folder).unwrap().count() > 1 {
+            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_script_has_its_skill_until_it_ends() {
+    let rig = Rig::new();
+    let tool = tool(&rig, &[]);
+    let waits = "echo > started; until [ -e told ]; do sleep 0.02; done; cat \"$SKILL_DIR/scripts/data\"";
+    rig.create(&tool.skills, "own", json!({"scripts": {"run.sh": waits, "data": "one\n"}})).await;
+    let changes = async {
+        rig.written("started").await;
+        rig.delete(&tool.skills, "own").await;
+        tool.shelf.retire("own");
+        let gone = runs(&tool, json!({"skill": "own", "script": "run.sh"})).await.unwrap_err();
+        assert!(gone.0.contains("there is no skill"), "{gone}");
+        rig.create(&tool.skills, "own", json!({"scripts": {"run.sh": "echo two"}})).await;
+        let second = runs(&tool, json!({"skill": "own", "script": "run.sh"})).await;
+        assert_eq!(second, Ok("two\n".into()));
+        assert_eq!(std::fs::read_dir(tool.shelf.folder()).unwrap().count(), 2);
+        rig.put("told", "");
+    };
+    let (first, ()) = tokio::join!(runs(&tool, json!({"skill": "own", "script": "run.sh"})), changes);
+    assert_eq!(first, Ok("one\n".into()));
+    until_one_is_left(tool.shelf.folder()).await;
+    // One whose caller has gone has nothing left either.
+    rig.create(&tool.skills, "hangs", json!({"scripts": {"run.sh": "echo $$ > pid; sleep 600"}})).await;
+    tokio::select! {
+        told = run(&tool, json!({"skill": "hangs", "script": "run.sh"})) => panic!("{told:?}"),
+        _ = rig.written("pid") => {}
+    }
+    tool.shelf.retire("hangs");
+    until_one_is_left(tool.shelf.folder()).await;
+    gone(&rig.written("pid").await).await;
 }

@@ -11,7 +11,7 @@ use tokio::io::AsyncWriteExt as _;
 use super::files::{Place, Workspace};
 use super::{ToolError, ToolOutput, ToolStep};
 
-/// The longest output that the model is given whole, in bytes.
+/// The longest output that the model is given whole, in bytes, unless its tool says otherwise.
 pub(super) const MAX_INLINE: usize = 64 * 1024;
 /// How much of a longer one it is given, of each end. Bytes that are no text take three times as much when they
 /// are shown: also then there is room for what a tool says about its output.
@@ -37,24 +37,25 @@ impl Outputs {
         Self { workspace: Workspace::new(workspace) }
     }
 
-    /// What the model is told of a call: what its tool gave, bounded.
+    /// What the model is told of a call: what its tool gave, whole up to `most` bytes.
     pub(crate) async fn bounded(
         &self,
         call_id: CallId,
         result: Result<ToolStep, ToolError>,
+        most: usize,
     ) -> Result<ToolStep, ToolError> {
         match result {
             Ok(ToolStep::Done(output)) => {
-                let text = self.text(call_id, output.text).await;
+                let text = self.text(call_id, output.text, most).await;
                 Ok(ToolStep::Done(ToolOutput { text, ..output }))
             }
-            Err(ToolError(reason)) => Err(ToolError(self.text(call_id, reason).await)),
+            Err(ToolError(reason)) => Err(ToolError(self.text(call_id, reason, MAX_INLINE).await)),
             asks @ Ok(ToolStep::Ask(_)) => asks,
         }
     }
 
-    async fn text(&self, call_id: CallId, text: String) -> String {
-        if text.len() <= MAX_INLINE {
+    async fn text(&self, call_id: CallId, text: String, most: usize) -> String {
+        if text.len() <= most {
             return text;
         }
         let mut spool = self.spool(call_id);

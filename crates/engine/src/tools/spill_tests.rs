@@ -18,7 +18,7 @@ async fn what_is_short_stays_whole() {
     let rig = Rig::new();
     let most = "x".repeat(MAX_INLINE);
     assert_eq!(spilled(&rig, CallId::new(), &[most.as_bytes()]).await, most);
-    assert_eq!(rig.outputs().text(CallId::new(), most.clone()).await, most);
+    assert_eq!(rig.outputs().text(CallId::new(), most.clone(), MAX_INLINE).await, most);
     assert_eq!(spilled(&rig, CallId::new(), &[]).await, "");
     assert!(rig.names(".").is_empty());
 }
@@ -31,7 +31,7 @@ async fn what_is_long_goes_to_a_file() {
     for at_once in [true, false] {
         let call_id = CallId::new();
         let told = if at_once {
-            rig.outputs().text(call_id, text.clone()).await
+            rig.outputs().text(call_id, text.clone(), MAX_INLINE).await
         } else {
             spilled(&rig, call_id, &text.as_bytes().chunks(999).collect::<Vec<_>>()).await
         };
@@ -50,10 +50,10 @@ async fn what_is_long_goes_to_a_file() {
 async fn errors_are_bounded_and_questions_left_alone() {
     let rig = Rig::new();
     let long = Err(ToolError("x".repeat(100_000)));
-    let told = rig.outputs().bounded(CallId::new(), long).await.unwrap_err();
+    let told = rig.outputs().bounded(CallId::new(), long, 200_000).await.unwrap_err();
     assert!(told.0.len() < 20_000 && told.0.contains("all of it is in the file"));
     let asks = Ok(ToolStep::Ask(crate::tools::Question { text: "x".repeat(100_000), options: None }));
-    assert_eq!(rig.outputs().bounded(CallId::new(), asks.clone()).await, asks);
+    assert_eq!(rig.outputs().bounded(CallId::new(), asks.clone(), MAX_INLINE).await, asks);
 }
 
 #[tokio::test]

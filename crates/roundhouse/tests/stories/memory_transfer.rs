@@ -42,50 +42,51 @@ fn number(name: &str, default: usize) -> usize {
 
 #[tokio::test]
 async fn an_import_that_is_killed_at_any_moment_leaves_all_of_it_or_nothing() {
-    let kills = number("ROUNDHOUSE_TEST_TRANSFER_KILLS", 12);
+    let kills = number("ROUNDHOUSE_TEST_TRANSFER_KILLS", 8);
     let place = LoneEngine::new();
     let (mut program, mut engine) = place.start().await;
     completed(&engine.execute("mine", "Hello.").await.rest().await);
     let before = export(&engine).await;
     let document = Talk::of_tasks(6).whole();
-
-    let start = Instant::now();
-    import(&engine, "merge", document.clone()).await;
-    let took = start.elapsed();
-    let after = export(&engine).await;
-    assert_ne!(before, after);
-
-    let (mut unchanged, mut imported, mut answered) = (0, 0, 0);
-    for kill in 0..=kills {
+    for mode in ["merge", "replace"] {
         import(&engine, "replace", before.clone()).await;
-        assert_eq!(export(&engine).await, before);
-        let path = "/memory/import";
-        let importing = tokio::spawn(engine.request(Method::POST, path).body(document.clone()).send());
-        // The kills are spread over what the first import took, and a little beyond.
-        let instant = took.mul_f64(
-            1.2 * f64::from(u32::try_from(kill).unwrap()) / f64::from(u32::try_from(kills).unwrap()),
-        );
-        tokio::time::sleep(instant).await;
-        processes::kill(program.pid());
-        answered += usize::from(importing.await.unwrap().is_ok_and(|response| response.status() == 200));
-        (program, engine) = place.start().await;
-        let now = export(&engine).await;
-        match (now == before, now == after) {
-            (true, _) => unchanged += 1,
-            (_, true) => imported += 1,
-            _ => panic!("killed after {instant:?}, a part of it is there"),
+        let start = Instant::now();
+        import(&engine, mode, document.clone()).await;
+        let took = start.elapsed();
+        let after = export(&engine).await;
+        assert_ne!(before, after);
+
+        let (mut unchanged, mut imported, mut answered) = (0, 0, 0);
+        for kill in 0..=kills {
+            import(&engine, "replace", before.clone()).await;
+            assert_eq!(export(&engine).await, before);
+            let path = format!("/memory/import?mode={mode}");
+            let importing = tokio::spawn(engine.request(Method::POST, &path).body(document.clone()).send());
+            // The kills are spread over what the first import took, and a little beyond.
+            let share = f64::from(u32::try_from(kill).unwrap()) / f64::from(u32::try_from(kills).unwrap());
+            let instant = took.mul_f64(1.2 * share);
+            tokio::time::sleep(instant).await;
+            processes::kill(program.pid());
+            answered += usize::from(importing.await.unwrap().is_ok_and(|response| response.status() == 200));
+            (program, engine) = place.start().await;
+            let now = export(&engine).await;
+            match (now == before, now == after) {
+                (true, _) => unchanged += 1,
+                (_, true) => imported += 1,
+                _ => panic!("{mode}, killed after {instant:?}: a part of it is there"),
+            }
+            let left = fs::read_dir(place.home.path()).unwrap().map(|entry| entry.unwrap().file_name());
+            let left: Vec<_> = left.filter(|name| name.to_str().unwrap().contains("import")).collect();
+            assert!(left.is_empty(), "{left:?}");
+            // And it works.
+            completed(&engine.execute("mine", "Still there?").await.rest().await);
         }
-        let left = fs::read_dir(place.home.path()).unwrap().map(|entry| entry.unwrap().file_name());
-        let left: Vec<_> = left.filter(|name| name.to_str().unwrap().contains("import")).collect();
-        assert!(left.is_empty(), "{left:?}");
-        // And it works.
-        completed(&engine.execute("mine", "Still there?").await.rest().await);
+        say(&format!(
+            "{mode}: {unchanged} kills came before the import was in force, {imported} after ({answered} answered)"
+        ));
+        assert!(unchanged > 0, "no kill came before the import was in force");
+        assert!(imported >= answered, "what was answered was lost");
     }
-    say(&format!(
-        "{unchanged} kills came before the import was in force, {imported} after ({answered} answered)"
-    ));
-    assert!(unchanged > 0, "no kill came before the import was in force");
-    assert!(imported >= answered, "what was answered was lost");
 }
 
 /// How much memory a process has of its own and of its share of others, now and at most since the last

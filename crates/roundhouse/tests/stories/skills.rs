@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Command;
+use std::time::Duration;
 
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -10,7 +11,7 @@ use strict_provider::Reply;
 
 use crate::support::http::{ask, client, segment};
 use crate::support::programs::{call, done, results};
-use crate::support::{Answer, Engine, LoneEngine, Rig, assert_fields, in_time, skip};
+use crate::support::{Answer, Engine, LoneEngine, Rig, assert_fields, eventually, in_time, skip};
 
 /// A skill in a list.
 const SUMMARY: &str = "name:text description:text|null category:text|null capabilities:array source:text";
@@ -354,8 +355,71 @@ async fn a_skill_that_is_made_in_the_middle_of_a_task_is_told_loaded_and_run() {
     let events = rig.engine.tell("task", "Again.").await;
     assert!(results(&events)[0].unwrap_err().contains("there is no skill called `greeting`"));
     rig.told().has(&["- greeting: Greets people.", "no skills of their own any more"]);
-    let shelf = rig.place.home.path().join("skills");
-    assert_eq!(std::fs::read_dir(shelf).unwrap().count(), 0, "its folder is gone with it");
+    laid_out(&rig.place, 0).await;
+}
+
+/// Waits until so many of the user's skills are laid out for programs.
+async fn laid_out(place: &LoneEngine, number: usize) {
+    let folder = place.home.path().join("brain.sqlite.skills");
+    eventually(&format!("{number} folders in {}", folder.display()), async || {
+        (std::fs::read_dir(&folder).map_or(0, Iterator::count) == number).then_some(())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_script_has_its_skill_until_it_ends_whatever_becomes_of_it() {
+    let rig = Rig::of("anthropic", [], LoneEngine::with_programs).await;
+    let engine = &rig.engine;
+    let files = |told: &str| {
+        let waits = format!("echo > started-{told}\nuntil [ -e told ]; do sleep 0.02; done\n");
+        json!({"run.sh": format!("{waits}. \"$SKILL_DIR/scripts/rest\""), "rest": format!("echo {told}\n")})
+    };
+    let workspace = rig.place.workspace();
+    let started = async |told: &str| {
+        let file = workspace.join(format!("started-{told}"));
+        eventually("the script's start", async || file.exists().then_some(())).await;
+    };
+    engine.create_skill(json!({"name": "waits", "scripts": files("one")})).await;
+    let run = || engine.run_skill("waits", json!({"script": "run.sh"}));
+    let changes = async {
+        started("one").await;
+        engine.put_skill("waits", json!({"scripts": files("two")})).await.ok(SKILL);
+        let second_and_end = async {
+            started("two").await;
+            laid_out(&rig.place, 2).await;
+            engine.delete("/skills/waits").await.ok("status:text");
+            run().await.refused_flat(404, "METHOD_NOT_FOUND");
+            laid_out(&rig.place, 2).await;
+            std::fs::write(workspace.join("told"), "").unwrap();
+        };
+        tokio::join!(run(), second_and_end).0
+    };
+    let (first, second) = tokio::join!(run(), changes);
+    for (ran, told) in [(first, "one\n"), (second, "two\n")] {
+        assert_eq!(ran.ok("result:object"), json!({"result": {"output": told}}));
+    }
+    laid_out(&rig.place, 0).await;
+}
+
+#[tokio::test]
+async fn a_catalog_beside_the_brain_keeps_its_skills() {
+    let rig = Rig::of("anthropic", [], |place| {
+        let home = place.home.path().to_str().unwrap().to_owned();
+        with_platform(place.with("CATALOG_DIR", home).with_programs())
+    })
+    .await;
+    rig.engine.create_skill(baking()).await;
+    let weighed = rig.engine.run_skill("baking", json!({"script": "weigh.sh", "input": "flour"})).await;
+    assert_eq!(weighed.ok("result:object")["result"]["output"].as_str().unwrap().trim(), "5");
+    rig.engine.delete("/skills/baking").await.ok("status:text");
+    laid_out(&rig.place, 0).await;
+    assert_eq!(
+        std::fs::read_to_string(rig.place.home.path().join("skills/counting/SKILL.md")).unwrap(),
+        PLATFORM
+    );
+    let counted = rig.engine.run_skill("counting", json!({"script": "count.sh", "input": "a b"})).await;
+    assert_eq!(counted.ok("result:object")["result"]["output"].as_str().unwrap().trim(), "2");
 }
 
 #[tokio::test]
@@ -364,9 +428,7 @@ async fn scripts_of_the_users_own_are_confined() {
         cat \"$BRAIN\" > /dev/null && echo read the brain
         echo forged >> \"$0\" && echo changed itself
         touch \"$SKILL_DIR/../other\" && echo made a neighbour
-        touch here && cat \"$SKILL_DIR/SKILL.md\" | head -1
-        (exec 3<>/dev/tcp/127.0.0.1/1) 2>/dev/null
-        true";
+        touch here && cat \"$SKILL_DIR/SKILL.md\" | head -1";
     let rig = Rig::of("anthropic", [], LoneEngine::allowing_all).await;
     let level = rig.engine.activity().await["confinement"].as_str().unwrap().to_owned();
     if !level.contains("landlock") {
@@ -378,6 +440,33 @@ async fn scripts_of_the_users_own_are_confined() {
     let answer = rig.engine.run_skill("escape", json!({"script": "out.sh"})).await.ok("result:object");
     assert_eq!(answer, json!({"result": {"output": "---\n"}}));
     assert!(rig.place.workspace().join("here").exists());
+}
+
+#[tokio::test]
+async fn scripts_of_the_users_own_have_no_network_unless_it_is_granted() {
+    if !Path::new("/bin/bash").exists() {
+        return skip("bash, which opens connections");
+    }
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let connect =
+        format!("#!/bin/bash\n(exec 3<>/dev/tcp/127.0.0.1/{port}) && echo connected || echo refused");
+    let without = r#"{"default": "allow"}"#;
+    let granted = r#"{"default": "allow", "network": ["run_skill_script"]}"#;
+    for (permissions, outcome) in [(granted, "connected\n"), (without, "refused\n")] {
+        let rig =
+            Rig::of("anthropic", [], |place| place.allowing_all().with_file("permissions.json", permissions))
+                .await;
+        let level = rig.engine.activity().await["confinement"].as_str().unwrap().to_owned();
+        if !level.contains("landlock") {
+            return skip(&format!("a kernel that confines programs: {level}"));
+        }
+        rig.engine.create_skill(json!({"name": "connect", "scripts": {"out": connect}})).await;
+        let answer = rig.engine.run_skill("connect", json!({"script": "out"})).await.ok("result:object");
+        assert_eq!(answer, json!({"result": {"output": outcome}}), "{permissions}");
+        let came = tokio::time::timeout(Duration::ZERO, listener.accept()).await;
+        assert_eq!(came.is_ok(), outcome == "connected\n", "{permissions}");
+    }
 }
 
 #[tokio::test]

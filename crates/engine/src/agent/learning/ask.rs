@@ -76,7 +76,7 @@ impl Learner {
             may_call: false,
             cache_key,
         });
-        let answer = whole(parts, &*self.means.clock, DEADLINE).await;
+        let answer = whole(parts, prompt, &*self.means.clock, DEADLINE).await;
         let tokens = answer.as_ref().map_or_else(|error| error.spent, |answer| answer.usage);
         if tokens != Tokens::default() {
             spent.push(Spent { model: route.model.name().to_owned(), tokens });

@@ -128,8 +128,8 @@ impl Learner {
         let about = format!("{} {} {}", again.asked, correction.text, draft.lesson);
         let turned = match self.read(move |brain| brain.unrelated_turn(turn_id, &about)).await? {
             Some(other) => Turned::next(Stage::TryingOther { draft, verdict, other }),
-            // There is nothing yet that it could harm.
-            None => adopt(draft, correction, vec![verdict]),
+            // It has gone meanwhile.
+            None => Turned::gone(),
         };
         Ok((turned, spent))
     }
@@ -273,7 +273,7 @@ impl Again {
     /// before it, and that has changed.
     fn with(self, note: Option<String>) -> Vec<Message> {
         let mut messages: Vec<Message> =
-            self.messages.iter().map(|message| rewritten(message, true, None)).collect();
+            self.messages.iter().map(|message| rewritten(message, true, |_| None)).collect();
         let users = messages.iter_mut().rev().find_map(|message| match message {
             Message::User { content } => Some(content),
             Message::Assistant { .. } | Message::Results(_) => None,

@@ -20,6 +20,8 @@ use super::staging::{Staged, Staging, StagingError};
 
 /// The most bytes of one record. What a request to the engine may hold becomes a record of not much more.
 const MAX_RECORD: u64 = 48 * 1024 * 1024;
+/// The same of a record that nothing large belongs to.
+const MAX_SMALL: u64 = 4 * 1024 * 1024;
 /// How much is read at once.
 const BUFFER: usize = 64 * 1024;
 
@@ -85,6 +87,15 @@ impl Place {
         self.bytes.set(0);
     }
 
+    /// How many bytes a record of the section may have.
+    fn most(&self) -> u64 {
+        match self.section.borrow().as_str() {
+            "turns" | "said" | "recalled" | "episodes" | "trajectories" | "knowledge" | "batches"
+            | "feedback" | "lessons" => MAX_SMALL,
+            _ => MAX_RECORD,
+        }
+    }
+
     fn explain(&self, error: serde_json::Error) -> ImportError {
         if let Some(StagingError::Sqlite(error)) = self.stopped.take() {
             return ImportError::Staging(error);
@@ -94,7 +105,7 @@ impl Place {
             if section.is_empty() { String::new() } else { format!("`{section}[{}]`: ", self.index.get()) };
         match error.classify() {
             Category::Io if error.io_error_kind() == Some(io::ErrorKind::FileTooLarge) => {
-                let most = MAX_RECORD / 1024 / 1024;
+                let most = self.most() / 1024 / 1024;
                 ImportError::Faulty(format!("{at}one record must be at most {most} MiB long"))
             }
             Category::Io => ImportError::Broken(error.into()),
@@ -115,7 +126,7 @@ impl<R: Read> Read for Bounded<'_, R> {
         let read = self.inner.read(buffer)?;
         let bytes = self.place.bytes.get().saturating_add(u64::try_from(read).unwrap_or(u64::MAX));
         self.place.bytes.set(bytes);
-        if bytes > MAX_RECORD { Err(io::ErrorKind::FileTooLarge.into()) } else { Ok(read) }
+        if bytes > self.place.most() { Err(io::ErrorKind::FileTooLarge.into()) } else { Ok(read) }
     }
 }
 

@@ -1,6 +1,6 @@
 //! Checks records one by one, and keeps them in the staging file.
 
-use std::fmt::Display;
+use std::fmt::{self, Display};
 use std::str::FromStr;
 
 use contract::learning::Evidence;
@@ -8,7 +8,7 @@ use contract::memory::{MAX_CONTENT, MAX_TAG, MAX_TAGS};
 use contract::skills::SkillDefinition;
 use contract::{BatchId, FeedbackId, MessageId, SkillName, Timestamp};
 use rusqlite::params;
-use serde::de::DeserializeOwned;
+use serde::de::{Deserialize, DeserializeOwned, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 use sha2::{Digest as _, Sha256};
 
@@ -17,7 +17,6 @@ use super::records::{
     MediaRecord, Recalled, Said, SkillRecord, StepRecord, Task, Trajectory, Turn,
 };
 use super::staging::{Staging, StagingError};
-use crate::brain::skills::MAX_CUSTOM_SKILLS;
 use crate::brain::steps::Step;
 use crate::brain::{Opinion, json, taking_in};
 
@@ -174,9 +173,6 @@ impl Record for KnowledgeRecord {
 
 impl Record for SkillRecord {
     fn keep(self, n: u32, staging: &Staging) -> Result<(), StagingError> {
-        if i64::from(n) >= MAX_CUSTOM_SKILLS {
-            return Err(StagingError::Faulty(format!("at most {MAX_CUSTOM_SKILLS} skills are taken")));
-        }
         let name = SkillName::new(self.name).map_err(|error| faulty("name", &error.to_string()))?;
         let skill: SkillDefinition = stored("skill", &self.skill)?;
         let skill = skill.checked().map_err(|error| faulty("skill", &error.to_string()))?;
@@ -299,11 +295,64 @@ fn stored<T: DeserializeOwned>(field: &str, json: &RawValue) -> Result<T, Stagin
     serde_json::from_str(json.get()).map_err(|error| faulty(field, &error.to_string()))
 }
 
+/// Any JSON, looked through and not kept: it may be large.
+struct Sound;
+
+impl<'de> Deserialize<'de> for Sound {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Anything;
+
+        impl<'de> Visitor<'de> for Anything {
+            type Value = Sound;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("JSON")
+            }
+
+            fn visit_unit<E>(self) -> Result<Sound, E> {
+                Ok(Sound)
+            }
+
+            fn visit_bool<E>(self, _: bool) -> Result<Sound, E> {
+                Ok(Sound)
+            }
+
+            fn visit_i64<E>(self, _: i64) -> Result<Sound, E> {
+                Ok(Sound)
+            }
+
+            fn visit_u64<E>(self, _: u64) -> Result<Sound, E> {
+                Ok(Sound)
+            }
+
+            fn visit_f64<E>(self, _: f64) -> Result<Sound, E> {
+                Ok(Sound)
+            }
+
+            fn visit_str<E>(self, _: &str) -> Result<Sound, E> {
+                Ok(Sound)
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut values: A) -> Result<Sound, A::Error> {
+                while values.next_element::<Sound>()?.is_some() {}
+                Ok(Sound)
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Sound, A::Error> {
+                while entries.next_entry::<Sound, Sound>()?.is_some() {}
+                Ok(Sound)
+            }
+        }
+
+        deserializer.deserialize_any(Anything)
+    }
+}
+
 /// JSON of a form that is looked at when it is used. All readers take it: what is too deep or too large for some is
 /// refused.
 fn anything(field: &str, json: &RawValue) -> Result<String, StagingError> {
-    match serde_json::from_str::<serde_json::Value>(json.get()) {
-        Ok(_) => Ok(compact(json)),
+    match serde_json::from_str::<Sound>(json.get()) {
+        Ok(Sound) => Ok(compact(json)),
         Err(error) => Err(faulty(field, &error.to_string())),
     }
 }

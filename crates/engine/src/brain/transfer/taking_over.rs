@@ -254,6 +254,16 @@ impl Taking<'_> {
             "INSERT INTO knowledge (id, content, tags, source, created_at, valid_until, supersedes, task, step)
              VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9) ON CONFLICT DO NOTHING",
         )?;
+        // What is there already may be what a record that came in takes the place of.
+        self.rows.execute(
+            "UPDATE knowledge SET valid_until = (
+                 SELECT MIN(newer.created_at) FROM knowledge AS newer WHERE newer.supersedes = knowledge.id
+             ) WHERE valid_until IS NULL AND EXISTS (
+                 SELECT 1 FROM knowledge AS newer WHERE newer.supersedes = knowledge.id
+                 AND (newer.source <> 'tool' OR knowledge.source = 'tool')
+             )",
+            [],
+        )?;
         counts.skills = self.copy(
             "SELECT name, skill, created_at, updated_at FROM skills ORDER BY n",
             "INSERT INTO skills (name, skill, created_at, updated_at) VALUES (?1, ?2, ?3, ?4) ON CONFLICT DO NOTHING",

@@ -7,7 +7,6 @@ use std::time::Duration;
 use pretty_assertions::assert_eq;
 
 use super::*;
-use crate::testing::database::command;
 use crate::testing::proxy::Proxy;
 
 const LONG: Duration = Duration::from_mins(1);
@@ -278,42 +277,4 @@ async fn a_second_registry_of_the_same_server_is_another_one() {
     let Some(other) = Fixture::on_server().await else { return };
     other.settled("ann", EngineStatus::Running).await;
     fixture.settled("ann", EngineStatus::Running).await;
-}
-
-/// Measures the hot read beside the same query through a pool of its own. Run it by name, in a release build.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "a measurement"]
-async fn the_hot_read_measured() {
-    let Some(fixture) = Fixture::on_server().await else { return };
-    let row = fixture.settled("ann", EngineStatus::Running).await;
-    let DatabaseUrl::Postgres(url) = fixture.database.url().clone() else { panic!("no server") };
-    let pool = sqlx::postgres::PgPoolOptions::new().max_connections(8).test_before_acquire(false);
-    let pool = pool.connect(url.expose()).await.unwrap();
-    let fixture = Arc::new(fixture);
-    for tasks in [1_u32, 8, 32] {
-        let reads = 2_000;
-        for ours in [false, true, false, true] {
-            let begun = std::time::Instant::now();
-            let done = (0..tasks).map(|_| {
-                let (fixture, pool, seat) = (Arc::clone(&fixture), pool.clone(), row.seat.clone());
-                tokio::spawn(async move {
-                    for _ in 0..reads {
-                        if ours {
-                            assert!(fixture.registry.standing(&seat).await.unwrap().is_some());
-                        } else {
-                            let query = "SELECT engine_id, status, sealed_key FROM engines \
-                                         WHERE product_id = $1 AND user_id = $2";
-                            let query = sqlx::query(query).bind(seat.product_id.to_string());
-                            query.bind(seat.user_id.as_str()).fetch_one(&pool).await.unwrap();
-                        }
-                    }
-                })
-            });
-            join_all(done).await;
-            let seconds = begun.elapsed().as_secs_f64();
-            let rate = f64::from(tasks * reads) / seconds;
-            eprintln!("{tasks} tasks, {}: {rate:.0} reads/s", if ours { "hot read" } else { "bare pool" });
-        }
-    }
-    command(url.expose(), "SELECT 1").await;
 }

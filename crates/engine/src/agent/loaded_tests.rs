@@ -1,0 +1,118 @@
+//! When the text of a skill is told again.
+
+use contract::{CallId, MessageId};
+use serde_json::json;
+
+use super::*;
+use crate::agent::branch::Place;
+use crate::agent::rewrite::RewriteKind;
+use crate::brain::steps::Compacted;
+
+const SKILL: &str = "To bake bread, knead the dough for ten minutes, let it rest for two hours, and put it into the \
+                     oven at 230 degrees.";
+
+fn call(name: &str, input: Value) -> ToolUse {
+    let call_id = CallId::new();
+    ToolUse {
+        call_id,
+        provider_id: call_id.to_string(),
+        name: name.into(),
+        input,
+        signature: None,
+        broken: None,
+    }
+}
+
+fn load(skill: &str) -> ToolUse {
+    call(LOAD_SKILL, json!({"skill": skill}))
+}
+
+/// A call was made, and gave this.
+fn gave(branch: &mut Branch, call: ToolUse, text: &str, is_error: bool) {
+    let (provider_id, text) = (call.provider_id.clone(), text.to_owned());
+    let blocks = vec![Block::ToolUse(call)];
+    branch.push(
+        Message::Assistant { model: "m".into(), blocks },
+        Place::Answer { message_id: MessageId::new() },
+    );
+    let reply = ToolReply { provider_id, text, remarks: Vec::new(), is_error };
+    branch.push(Message::Results(vec![reply]), Place::Results);
+}
+
+fn compacted(branch: &mut Branch, instead: Instead, results_up_to: Option<u64>) {
+    let covers = if results_up_to.is_some() { 0 } else { branch.all().len() as u64 };
+    branch.rewrite(RewriteKind::Compacted(Compacted { covers, instead, results_up_to }));
+}
+
+fn summary() -> Instead {
+    Instead::Summary { text: "They baked.".into() }
+}
+
+/// What the model is told where it loads what says `text` now.
+fn told(branch: &Branch, call: &ToolUse, text: &str) -> String {
+    told_once(branch, call, text.to_owned())
+}
+
+#[test]
+fn a_text_is_told_again_only_where_the_conversation_does_not_show_it() {
+    let mut branch = Branch::default();
+    assert_eq!(told(&branch, &load("bread"), SKILL), SKILL);
+    gave(&mut branch, load("bread"), "there is no such skill", true);
+    assert_eq!(told(&branch, &load("bread"), "there is no such skill"), "there is no such skill");
+    gave(&mut branch, load("bread"), SKILL, false);
+    assert_eq!(told(&branch, &load("bread"), SKILL), LOADED);
+    gave(&mut branch, load("bread"), LOADED, false);
+    assert_eq!(told(&branch, &load("bread"), SKILL), LOADED);
+    // Another skill, a file of this one, or another tool.
+    for call in [
+        load("cake"),
+        call(LOAD_SKILL, json!({"skill": "bread", "file": "a.md"})),
+        call("read_file", json!({"skill": "bread"})),
+    ] {
+        assert_eq!(told(&branch, &call, SKILL), SKILL);
+    }
+    // There is nothing to gain with a short one.
+    gave(&mut branch, load("short"), "Knead.", false);
+    assert_eq!(told(&branch, &load("short"), "Knead."), "Knead.");
+
+    compacted(&mut branch, summary(), None);
+    assert_eq!(told(&branch, &load("bread"), SKILL), LOADED, "the summary says it");
+    compacted(&mut branch, Instead::Reset, None);
+    assert_eq!(told(&branch, &load("bread"), SKILL), SKILL);
+}
+
+#[test]
+fn a_file_is_the_same_however_it_is_named() {
+    let mut branch = Branch::default();
+    let file = |name: &str| call(LOAD_SKILL, json!({"skill": "bread", "file": name}));
+    gave(&mut branch, file("./a.md"), SKILL, false);
+    assert_eq!(told(&branch, &file("a.md"), SKILL), LOADED);
+}
+
+#[test]
+fn what_says_again_what_it_said_before_it_changed_is_told_anew() {
+    let mut branch = Branch::default();
+    let changed = SKILL.replace("ten", "five");
+    for text in [SKILL, &changed] {
+        assert_eq!(told(&branch, &load("bread"), text), text);
+        gave(&mut branch, load("bread"), text, false);
+    }
+    assert_eq!(told(&branch, &load("bread"), SKILL), SKILL, "the newest that the model sees is another");
+    // A summary says the newest alone.
+    compacted(&mut branch, summary(), None);
+    let sent = format!("{:?}", branch.messages());
+    assert!(sent.contains("five minutes") && !sent.contains("ten minutes"), "{sent}");
+    assert_eq!(told(&branch, &load("bread"), SKILL), SKILL);
+    assert_eq!(told(&branch, &load("bread"), &changed), LOADED);
+}
+
+#[test]
+fn a_skill_stays_whole_where_results_are_cut() {
+    let mut branch = Branch::default();
+    gave(&mut branch, load("bread"), SKILL, false);
+    gave(&mut branch, call("read_file", json!({"path": "a.txt"})), &SKILL.to_uppercase(), false);
+    compacted(&mut branch, summary(), Some(50));
+    let sent = format!("{:?}", branch.messages());
+    assert!(sent.contains(SKILL) && !sent.contains(&SKILL.to_uppercase()), "{sent}");
+    assert_eq!(told(&branch, &load("bread"), SKILL), LOADED);
+}
