@@ -254,6 +254,8 @@ const ADDITIONS: [&str; 4] = [
     END;
 ",
     "
+    -- What takes the place of what.
+    CREATE INDEX knowledge_superseding ON knowledge (supersedes) WHERE supersedes IS NOT NULL;
     -- Skills that the user made, each as JSON.
     CREATE TABLE skills (
         name       TEXT PRIMARY KEY,

@@ -256,12 +256,11 @@ impl Taking<'_> {
         )?;
         // What is there already may be what a record that came in takes the place of.
         self.rows.execute(
-            "UPDATE knowledge SET valid_until = (
-                 SELECT MIN(newer.created_at) FROM knowledge AS newer WHERE newer.supersedes = knowledge.id
-             ) WHERE valid_until IS NULL AND EXISTS (
-                 SELECT 1 FROM knowledge AS newer WHERE newer.supersedes = knowledge.id
-                 AND (newer.source <> 'tool' OR knowledge.source = 'tool')
-             )",
+            "UPDATE knowledge SET valid_until = newer.at FROM (
+                 SELECT supersedes AS id, MIN(created_at) AS at, MAX(source <> 'tool') AS is_better
+                 FROM knowledge WHERE supersedes IS NOT NULL GROUP BY supersedes
+             ) AS newer
+             WHERE knowledge.id = newer.id AND valid_until IS NULL AND (is_better OR knowledge.source = 'tool')",
             [],
         )?;
         counts.skills = self.copy(
