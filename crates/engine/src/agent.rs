@@ -66,7 +66,7 @@ pub use direct::DirectError;
 pub use error::AgentError;
 pub(crate) use kit::{Kit, Kits};
 use learning::Learner;
-use life::{Life, blocking};
+use life::{Background, Before, Life, blocking};
 use order::Order;
 use people::Response;
 pub use reloading::ReloadError;
@@ -178,9 +178,11 @@ impl Agent {
         };
         let place = Arc::clone(&self.places).try_acquire_owned().map_err(|_| AgentError::TooManyTurns)?;
         let request = order.request.clone();
-        let thread = if order.goes_back() { self.thread(&recorder).await? } else { None };
-        let goes_back = order.goes_back();
-        let (mut opened, cut) = order.opening(thread.as_ref(), self.means.clock.now())?;
+        // Who goes back must be told at once where there is nothing to go back to.
+        let thread = if order.goes_back() { Some(self.thread(&recorder).await?) } else { None };
+        let before_it = thread.as_ref().and_then(Option::as_ref);
+        let (mut opened, cut) = order.opening(before_it, self.means.clock.now())?;
+        let before = thread.map_or(Before::Unread, |thread| Before::Read(thread.map(Box::new)));
         let life = Life { place: Some(place), ..self.life(recorder, opened.message_id, registration, inbox) };
 
         // The turn goes on by itself from here, also if the caller is gone before it has been answered.
@@ -188,7 +190,7 @@ impl Agent {
         let stopped = self.stopped.clone();
         let turn = async move {
             let task = life.recorder.channel().task();
-            let (recalled, skills) = life.background(task, &opened).await;
+            let Background { recalled, skills, before } = life.background(task, &opened, before).await;
             opened.notes.extend(recalled.notes());
             opened.notes.extend(skills.note());
             let record = recalled.tell(opening(&life.recorder, request, &opened, cut));
@@ -201,7 +203,10 @@ impl Agent {
             let _ = told.send(committed);
             if begun {
                 let ts = life.recorder.last_ts();
-                let thread = goes_back.then(|| Thread::open(thread, opened, ts));
+                let thread = match before {
+                    Before::Read(before) => Some(Thread::open(before.map(|thread| *thread), opened, ts)),
+                    Before::Unread => None,
+                };
                 until(stopped, life.begin(thread)).await;
             }
         };

@@ -7,6 +7,7 @@
 mod asking;
 mod batches;
 mod checkpoint;
+mod common;
 mod days;
 mod feedback;
 mod journal;
@@ -56,6 +57,7 @@ pub use spending::{SPENDING_KEPT, Spending, Spent};
 pub use transfer::{ExportError, ImportError, Staged};
 pub use writer::{Batch, Durability, WriteError};
 
+use crate::brain::common::CommonWords;
 use crate::brain::steps::Base;
 use crate::brain::writer::{Once, Writer};
 
@@ -178,6 +180,7 @@ struct Shared {
     /// Searches: theirs alone, so that the turn which is about to begin waits for no reading of a conversation.
     /// Opened when first needed.
     searches: Mutex<Option<Connection>>,
+    common_words: CommonWords,
     next_task: AtomicI64,
     file: PathBuf,
 }
@@ -215,6 +218,7 @@ impl Brain {
                 point_reads: Mutex::new(point_reads),
                 long_reads: Mutex::default(),
                 searches: Mutex::default(),
+                common_words: CommonWords::default(),
                 next_task: AtomicI64::new(next_task),
                 file: file.to_owned(),
             }),
@@ -415,7 +419,7 @@ impl Brain {
             }
             std::thread::sleep(BETWEEN_TRIES);
         }
-        self.read_in(searches, |reader| search::search(reader, query))
+        self.read_in(searches, |reader| search::search(reader, &self.shared.common_words, query))
     }
 
     /// A page of the records of knowledge, the newest first, those too that are no longer in force. Blocks.

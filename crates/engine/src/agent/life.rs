@@ -68,6 +68,24 @@ pub(super) enum State {
     Over,
 }
 
+/// The conversation before a turn.
+#[derive(Debug, Default)]
+pub(super) enum Before {
+    /// It was not read.
+    #[default]
+    Unread,
+    /// As it was read; none in a new task.
+    Read(Option<Box<Thread>>),
+}
+
+/// What a turn begins with.
+#[derive(Debug, Default)]
+pub(super) struct Background {
+    pub(super) recalled: Recalled,
+    pub(super) skills: SkillsTold,
+    pub(super) before: Before,
+}
+
 impl Life {
     /// The turn.
     pub(super) fn turn_id(&self) -> TurnId {
@@ -95,14 +113,22 @@ impl Life {
         self.means.hitl_ttl.saturating_sub(Duration::from_millis(u64::try_from(waited).unwrap_or(0)))
     }
 
-    /// What a turn that is about to be opened is told before the user's message.
-    pub(super) async fn background(&self, task: TaskRow, opened: &Opened) -> (Recalled, SkillsTold) {
+    /// What a turn that is about to be opened is told before the user's message, and the conversation that it goes on
+    /// with, unless that was `read` already.
+    pub(super) async fn background(&self, task: TaskRow, opened: &Opened, read: Before) -> Background {
         let (brain, kit, bounds) = (self.brain.clone(), Arc::clone(&self.kit), Bounds::of(&self.means));
         let (base, message) = (opened.base, opened.message.clone());
         // At one go: another thread takes longer to be told of it than to do it.
         let look = move || {
             let recalled = Recalled::look(&brain, bounds, task, (base, &message));
-            (recalled, SkillsTold::look(&brain, &kit, task, base))
+            let skills = SkillsTold::look(&brain, &kit, task, base);
+            let before = match read {
+                // What cannot be read now is tried again once the turn is open.
+                Before::Unread => Thread::load_last(&brain, task)
+                    .map_or(Before::Unread, |thread| Before::Read(thread.map(Box::new))),
+                read @ Before::Read(_) => read,
+            };
+            Background { recalled, skills, before }
         };
         // None where the runtime is shutting down.
         blocking(look).await.unwrap_or_default()

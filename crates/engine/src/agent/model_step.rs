@@ -127,7 +127,7 @@ impl TurnRun {
 
     /// How many tokens stand before the conversation.
     pub(super) fn beginning_tokens(&self) -> u64 {
-        estimate::beginning(self.system(), self.offer().specs())
+        estimate::text(self.system()) + self.offer().tokens()
     }
 
     /// Asks the model once, and tells of its answer while it comes.

@@ -105,7 +105,7 @@ impl TurnRun {
         let known = Known::of(&kit);
         let system = known.told();
         let messages = [Message::user(shown(self.thread.messages()))];
-        let prompt = estimate::beginning(&system, &[]) + estimate::messages(&messages);
+        let prompt = estimate::text(&system) + estimate::messages(&messages);
         let Some(_room) = self.room_for(prompt, MAX_PLAN, MAX_PLAN)? else { return Ok(None) };
         let parts = route.model.ask(&Request {
             system: &system,

@@ -125,7 +125,7 @@ impl PromptCall {
         let Some(mut asking) = Asking::new(chain, routes.retry, false) else {
             return Err(failed(&ModelError::new(ModelErrorKind::NotConfigured, "no model is configured")));
         };
-        let prompt = estimate::beginning(&self.system, &[]) + estimate::messages(&self.messages);
+        let prompt = estimate::text(&self.system) + estimate::messages(&self.messages);
         loop {
             let route = Arc::clone(asking.route());
             let most = route.max_output.min(route.context_window.saturating_sub(prompt)).max(LEAST_ANSWER);

@@ -5,6 +5,7 @@ use std::ops::Range;
 use contract::memory::MemoryKind;
 use rusqlite::{Connection, Error, params};
 
+use super::common::CommonWords;
 use super::terms::Terms;
 
 /// A word is common that is in half of the records of its kind, but not in fewer records than the first number, and
@@ -37,7 +38,12 @@ pub(super) struct Ask {
 }
 
 impl Uses {
-    pub(super) fn of(reader: &Connection, kind: MemoryKind, terms: &Terms) -> Result<Self, Error> {
+    pub(super) fn of(
+        reader: &Connection,
+        known: &CommonWords,
+        kind: MemoryKind,
+        terms: &Terms,
+    ) -> Result<Self, Error> {
         let (last, table, index) = match kind {
             MemoryKind::Knowledge => (
                 "SELECT MAX(record) FROM knowledge",
@@ -61,8 +67,18 @@ impl Uses {
         let half = |all: i64| (all / 2).clamp(COMMON.0, COMMON.1);
         let mut count = reader.prepare_cached(index)?;
         let words = terms.expressions().into_iter();
-        let words = words.map(|word| count.query_row(params![word, half(all)], |row| row.get(0)));
-        let words: Vec<i64> = words.collect::<Result<_, _>>()?;
+        let words = words.map(|word| {
+            let most = half(all);
+            if known.contains(kind, &word, all) {
+                return Ok(most);
+            }
+            let uses = count.query_row(params![word, most], |row| row.get(0))?;
+            if uses == most {
+                known.insert(kind, &word, all);
+            }
+            Ok(uses)
+        });
+        let words: Vec<i64> = words.collect::<Result<_, Error>>()?;
         // Counted where it matters.
         let common = if words.iter().any(|uses| *uses >= COMMON.0) {
             half(reader.prepare_cached(table)?.query_row([2 * COMMON.1], |row| row.get(0))?)

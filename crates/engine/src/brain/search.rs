@@ -10,6 +10,7 @@ use rusqlite::{Connection, Error, OptionalExtension as _, params};
 
 use super::TaskRow;
 use super::asking::{Ask, Uses};
+use super::common::CommonWords;
 use super::knowledge::tags;
 use super::ranking::{Shows, fuse, spread};
 use super::read::{self, parsed, task_id, timestamp};
@@ -104,16 +105,20 @@ impl Shown {
 type Key = (MemoryKind, i64);
 
 /// Searches. Only what is in force is found.
-pub(super) fn search(reader: &Connection, query: &MemoryQuery) -> Result<Vec<Found>, Error> {
+pub(super) fn search(
+    reader: &Connection,
+    known: &CommonWords,
+    query: &MemoryQuery,
+) -> Result<Vec<Found>, Error> {
     let until = query.until;
     reader.progress_handler(BETWEEN_LOOKS, Some(move || Instant::now() >= until))?;
     // All of it in one snapshot, and with one lock.
-    let found = reader.unchecked_transaction().and_then(|snapshot| ranked(&snapshot, query));
+    let found = reader.unchecked_transaction().and_then(|snapshot| ranked(&snapshot, known, query));
     reader.progress_handler(0, None::<fn() -> bool>)?;
     found
 }
 
-fn ranked(reader: &Connection, query: &MemoryQuery) -> Result<Vec<Found>, Error> {
+fn ranked(reader: &Connection, known: &CommonWords, query: &MemoryQuery) -> Result<Vec<Found>, Error> {
     let mut terms = Terms::of(&query.text);
     // Who asks for something gets it. A turn is told what bears on it, or nothing.
     if query.at_hand.is_none() {
@@ -126,7 +131,7 @@ fn ranked(reader: &Connection, query: &MemoryQuery) -> Result<Vec<Found>, Error>
     let mut lists = Vec::new();
     let mut weights: HashMap<MemoryKind, Vec<f64>> = HashMap::new();
     for kind in query.kinds {
-        let uses = Uses::of(reader, *kind, &terms)?;
+        let uses = Uses::of(reader, known, *kind, &terms)?;
         for Ask { expression, time, weight } in uses.worth_asking(&terms, query.at_hand.is_some()) {
             lists.push((weight, candidates(reader, *kind, &expression, time, shown)?));
         }

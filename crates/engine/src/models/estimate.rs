@@ -17,12 +17,18 @@ pub fn messages(messages: &[Message]) -> u64 {
     tokens(messages.iter().map(|message| MESSAGE + bytes(message)).sum())
 }
 
-/// How many tokens stand before the messages.
-pub fn beginning(system: &str, tools: &[ToolSpec]) -> u64 {
+/// How many tokens a text is.
+pub fn text(text: &str) -> u64 {
+    tokens(text.len())
+}
+
+/// How many tokens it takes to tell of these tools. They are written out for that: what is told again and again is
+/// better counted once.
+pub fn tools(tools: &[ToolSpec]) -> u64 {
     let tool = |tool: &ToolSpec| {
         MESSAGE + tool.name.len() + tool.description.len() + tool.input_schema.to_string().len()
     };
-    tokens(system.len() + tools.iter().map(tool).sum::<usize>())
+    tokens(tools.iter().map(tool).sum::<usize>())
 }
 
 fn bytes(message: &Message) -> usize {

@@ -35,6 +35,8 @@ pub(crate) struct Offer {
     told: BTreeMap<String, String>,
     /// Our names of those that must be searched for.
     searched: BTreeSet<String>,
+    /// How many tokens it takes to tell of them.
+    tokens: u64,
 }
 
 impl Offer {
@@ -45,7 +47,7 @@ impl Offer {
         let searching = |spec: &ToolSpec| spec.name == TOOL_SEARCH;
         let whole = Self::of(specs.iter().filter(|(spec, _)| !searching(spec)));
         let room = window / SHARE;
-        if estimate::beginning("", &whole.specs) <= room || sabotage::by(Saboteur::TellAllTools) {
+        if whole.tokens() <= room || sabotage::by(Saboteur::TellAllTools) {
             return whole;
         }
         let (servers, own): (Vec<_>, Vec<_>) = specs.iter().partition(|(_, of_server)| *of_server);
@@ -54,6 +56,7 @@ impl Offer {
         }
         let mut offer = Self::of(own);
         offer.specs.push(tool_call());
+        offer.tokens = estimate::tools(&offer.specs);
         offer.searched = servers.into_iter().map(|(spec, _)| spec.name.clone()).collect();
         offer
     }
@@ -75,12 +78,18 @@ impl Offer {
             offer.specs.push(ToolSpec { name: name.clone(), description, input_schema });
             offer.told.insert(name, spec.name.clone());
         }
+        offer.tokens = estimate::tools(&offer.specs);
         offer
     }
 
     /// What the model is told.
     pub(crate) fn specs(&self) -> &[ToolSpec] {
         &self.specs
+    }
+
+    /// How many tokens it takes to tell of them, about.
+    pub(crate) fn tokens(&self) -> u64 {
+        self.tokens
     }
 
     /// Whether a tool, by our name, is one that the model was told of or can find.

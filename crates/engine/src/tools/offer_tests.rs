@@ -115,7 +115,7 @@ fn too_many_tools_of_servers_are_searched_for() {
     let offer = toolbox.offer(200_000);
     let names: Vec<_> = offer.specs().iter().map(|spec| spec.name.as_str()).collect();
     assert_eq!(names, ["read_file", "shell", "tool_search", "tool_call"]);
-    assert!(estimate::beginning("", offer.specs()) < 200_000 / SHARE);
+    assert!(offer.tokens() < 200_000 / SHARE);
 
     // What was found is called by its own name, and goes back as the model said it.
     let said_call = call("tool_call", json!({"tool": "s3__t23", "input": {"property_1": "x"}}));

@@ -57,7 +57,7 @@ impl Learner {
         spent: &mut Vec<Spent>,
     ) -> Result<Outcome, rusqlite::Error> {
         let Question { system, messages, tools, cache_key } = *question;
-        let prompt = estimate::beginning(system, tools) + estimate::messages(messages);
+        let prompt = estimate::text(system) + estimate::tools(tools) + estimate::messages(messages);
         let most = MAX_ANSWER.min(route.max_output);
         if prompt + most > route.context_window {
             return Ok(Outcome::Never);
