@@ -13,6 +13,12 @@ pub enum ErrorCode {
     ToolDenied,
     /// The tool failed, or refused its input; the message says why.
     ToolFailed,
+    /// The `state` of an authorization is unknown, was used already, or is older than ten minutes.
+    InvalidState,
+    /// An authorization was answered by another authorization server than the one that was asked.
+    InvalidIssuer,
+    /// The authorization server, or the person there, gave no leave.
+    OauthDenied,
     /// `X-Platform-Key` missing or unknown.
     InvalidPlatformKey,
     /// `X-Admin-Key` missing or wrong.
@@ -39,6 +45,10 @@ pub enum ErrorCode {
     HitlNotPending,
     /// No such skill.
     SkillNotFound,
+    /// The catalog names no such tool server.
+    ServerNotFound,
+    /// There is no such connection to a tool server.
+    ConnectionNotFound,
     /// `POST /rpc` knows no such method or operation.
     MethodNotFound,
     /// The path exists, the method does not; `Allow` lists those that do.
@@ -65,6 +75,10 @@ pub enum ErrorCode {
     InternalError,
     /// The backend that runs the engines failed. Retry once at most.
     BackendError,
+    /// A tool server or its authorization server cannot be reached, or refuses; the message says why.
+    ServerFailed,
+    /// Credentials cannot be kept: the engine has no key to seal them under.
+    AssetsNotConfigured,
     /// The service is starting or is the standby. Retry with back-off.
     StartingUp,
     /// No free port in the engine port range.
@@ -85,7 +99,12 @@ impl ErrorCode {
     /// The HTTP status that goes with the code.
     pub const fn status(self) -> u16 {
         match self {
-            Self::InvalidRequest | Self::ToolDenied | Self::ToolFailed => 400,
+            Self::InvalidRequest
+            | Self::ToolDenied
+            | Self::ToolFailed
+            | Self::InvalidState
+            | Self::InvalidIssuer
+            | Self::OauthDenied => 400,
             Self::InvalidPlatformKey | Self::InvalidAdminKey | Self::InvalidEngineKey => 401,
             Self::PolicyDenied | Self::PlatformSkill => 403,
             Self::NotFound
@@ -96,6 +115,8 @@ impl ErrorCode {
             | Self::MessageNotFound
             | Self::HitlNotPending
             | Self::SkillNotFound
+            | Self::ServerNotFound
+            | Self::ConnectionNotFound
             | Self::MethodNotFound => 404,
             Self::MethodNotAllowed => 405,
             Self::ProductSlugExists
@@ -107,8 +128,9 @@ impl ErrorCode {
             Self::PayloadTooLarge => 413,
             Self::QuotaExceeded | Self::RateLimited => 429,
             Self::InternalError => 500,
-            Self::BackendError => 502,
-            Self::StartingUp
+            Self::BackendError | Self::ServerFailed => 502,
+            Self::AssetsNotConfigured
+            | Self::StartingUp
             | Self::PortExhaustion
             | Self::CapacityExhausted
             | Self::ShuttingDown

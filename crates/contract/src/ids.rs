@@ -47,6 +47,8 @@ pub mod kind {
     pub enum Feedback {}
     /// A run of the learning component.
     pub enum Batch {}
+    /// A connection to a tool server.
+    pub enum Connection {}
 
     impl Kind for Product {
         const PREFIX: &'static str = "prod_";
@@ -92,6 +94,10 @@ pub mod kind {
         const PREFIX: &'static str = "lc-";
         const NAME: &'static str = "BatchId";
     }
+    impl Kind for Connection {
+        const PREFIX: &'static str = "conn_";
+        const NAME: &'static str = "ConnectionId";
+    }
 }
 
 /// `prod_…`: identifies a product.
@@ -116,6 +122,8 @@ pub type EpisodeId = Id<kind::Episode>;
 pub type FeedbackId = Id<kind::Feedback>;
 /// `lc-…`: identifies a run of the learning component.
 pub type BatchId = Id<kind::Batch>;
+/// `conn_…`: identifies a connection to a tool server.
+pub type ConnectionId = Id<kind::Connection>;
 
 /// An identifier of one [`Kind`] of thing.
 pub struct Id<K> {

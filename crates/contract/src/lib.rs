@@ -5,6 +5,7 @@
 //! of these types is valid.
 
 pub mod admin;
+pub mod assets;
 pub mod audit;
 pub mod content;
 pub mod engine;
@@ -27,7 +28,8 @@ pub mod wire;
 
 pub use error::{ErrorBody, ErrorCode, ErrorDetail};
 pub use ids::{
-    BatchId, CallId, EngineId, EpisodeId, FeedbackId, GrantId, HitlId, MemoryId, MessageId, ProductId, TurnId,
+    BatchId, CallId, ConnectionId, EngineId, EpisodeId, FeedbackId, GrantId, HitlId, MemoryId, MessageId,
+    ProductId, TurnId,
 };
 pub use image::EngineImage;
 pub use keys::{AdminKey, EngineKey, KeyHash, PlatformKey};

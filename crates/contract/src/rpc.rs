@@ -69,6 +69,8 @@ pub enum RpcOutcome {
     Deleted(Deleted),
     /// Of `memory.export`: the document of `GET /memory/export`.
     Exported(Value),
+    /// Of `assets.client_metadata`: the document that the product is to serve.
+    ClientMetadata(Value),
     /// Of `set_config`, `reload` and `set_key_hash`, which have nothing to tell.
     Done {},
 }

@@ -55,6 +55,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::Instrument as _;
 
+use crate::assets::Assets;
 use crate::brain::steps::{Opened, Step};
 use crate::brain::{Brain, Cut, NewTurn, RequestName};
 use crate::channel::{Channels, Follow, Reader, Record, Recorder};
@@ -91,6 +92,8 @@ pub(crate) struct Means {
     /// What the catalog gives it.
     pub(crate) kits: Kits,
     pub(crate) clock: Arc<dyn Clock>,
+    /// The user's connections to tool servers.
+    pub(crate) assets: Assets,
     /// What runs programs, where this machine can.
     pub(crate) leash: Option<Arc<Leash>>,
     /// Where the user's own skills are laid out for programs.
@@ -158,6 +161,11 @@ impl Agent {
             stopping,
             stopped: CancellationToken::new(),
         }
+    }
+
+    /// The user's connections to tool servers.
+    pub(crate) fn assets(&self) -> &Assets {
+        &self.means.assets
     }
 
     /// Begins a turn, or joins the one that an earlier request of the same name began, and reads its events from

@@ -8,6 +8,7 @@ mod asking;
 mod batches;
 mod checkpoint;
 mod common;
+mod connections;
 mod days;
 mod feedback;
 mod journal;
@@ -43,6 +44,7 @@ use service::clock::{Clock as _, SystemClock};
 use service::lock::{FileLock, Holder, LockError};
 
 pub use batches::{Draft, Effect, Other, Progress, Stage};
+pub use connections::{AuthorizationRow, ConnectionRow};
 pub use feedback::{Correction, FeedbackRow, Opinion, Taught};
 pub use journal::{Journal, JournalError};
 pub use knowledge::{NewKnowledge, NotKnowable, NotSuperseded, ToKnow};
@@ -241,7 +243,16 @@ impl Brain {
         T: Send + 'static,
         F: Fn(&Rows<'_>) -> Result<T, rusqlite::Error> + Send + Sync + 'static,
     {
-        let (batch, settled) = Once::batch(write);
+        self.write_against(Durability::Kill, write).await
+    }
+
+    /// The same, against so much.
+    pub async fn write_against<T, F>(&self, durability: Durability, write: F) -> Result<T, WriteError>
+    where
+        T: Send + 'static,
+        F: Fn(&Rows<'_>) -> Result<T, rusqlite::Error> + Send + Sync + 'static,
+    {
+        let (batch, settled) = Once::batch(write, durability);
         self.queue(batch);
         settled.await.unwrap_or_else(|_| Err(WriteError { reason: "the brain is closed".into() }))
     }
@@ -445,6 +456,26 @@ impl Brain {
     /// How many episodes there are. Blocks.
     pub fn episode_count(&self) -> Result<u64, rusqlite::Error> {
         self.read_long(taking_in::episode_count)
+    }
+
+    /// The connections to tool servers, the oldest first.
+    pub fn connections(&self) -> Result<Vec<ConnectionRow>, rusqlite::Error> {
+        self.read(connections::all)
+    }
+
+    /// The sealed credentials of the connection to a server.
+    pub fn credentials(&self, server: &str) -> Result<Option<String>, rusqlite::Error> {
+        self.read(|reader| connections::credentials(reader, server))
+    }
+
+    /// When an authorization for a server was last begun.
+    pub fn authorization_begun(&self, server: &str) -> Result<Option<Timestamp>, rusqlite::Error> {
+        self.read(|reader| connections::authorization_begun(reader, server))
+    }
+
+    /// Who the engine is at an authorization server, sealed.
+    pub fn registration(&self, issuer: &str) -> Result<Option<String>, rusqlite::Error> {
+        self.read(|reader| connections::registration(reader, issuer))
     }
 
     /// Whether turns have ended that memory has not taken in.

@@ -6,6 +6,7 @@
 mod agents;
 mod front_matter;
 mod permissions;
+mod servers;
 mod skills;
 mod soul;
 mod tools;
@@ -19,6 +20,7 @@ use rustix::fs::{Mode, OFlags};
 
 pub use agents::AgentSpec;
 pub use permissions::Permissions;
+pub use servers::{Auth, Environment, KeyPlace, OAuthClient, Secret, ServerSpec, Transport};
 pub use skills::SkillSpec;
 pub use soul::Soul;
 pub use tools::{CatalogTool, Runs};
@@ -34,21 +36,26 @@ pub struct Catalog {
     pub tools: Vec<Arc<CatalogTool>>,
     /// The skills of the platform, by their names in order.
     pub skills: Vec<Arc<SkillSpec>>,
+    /// The tool servers that users can connect, by their names in order.
+    pub servers: Vec<Arc<ServerSpec>>,
     /// Which tools may be used, and which may use the network.
     pub permissions: Permissions,
+    /// What the catalog may name of the engine's environment.
+    pub environment: Environment,
     /// What was left out, kept as it was, or taken otherwise than it is written, and why: a line each, for a person.
     pub warnings: Vec<String>,
 }
 
 impl Catalog {
-    /// Reads the catalog in `folder` for the first time. What is not there is none.
-    pub fn read(folder: &Path) -> Self {
+    /// Reads the catalog in `folder`, which may name what is in `environment`, for the first time. What is not there is
+    /// none.
+    pub fn read(folder: &Path, environment: Environment) -> Self {
         if is_gone(folder) {
             let warnings =
                 vec![format!("there is no folder {}; the catalog counts as empty", folder.display())];
-            return Self { warnings, ..Self::default() };
+            return Self { environment, warnings, ..Self::default() };
         }
-        let nothing = Self { permissions: Permissions::unknown(), ..Self::default() };
+        let nothing = Self { permissions: Permissions::unknown(), environment, ..Self::default() };
         let mut catalog = nothing.read_again(folder);
         match Soul::read(folder) {
             Ok(soul) => catalog.soul = soul,
@@ -73,6 +80,11 @@ impl Catalog {
             agents: shared(agents::read(&folder.join("agents"), &self.agents, &mut warnings), &self.agents),
             tools: shared(tools::read(folder, &self.tools, &mut warnings), &self.tools),
             skills: shared(skills::read(&folder.join("skills"), &self.skills, &mut warnings), &self.skills),
+            servers: shared(
+                servers::read(&folder.join("mcp.json"), &self.environment, &self.servers, &mut warnings),
+                &self.servers,
+            ),
+            environment: self.environment.clone(),
             permissions: permissions::read(
                 &folder.join("permissions.json"),
                 &self.permissions,

@@ -6,10 +6,13 @@ use std::time::Duration;
 
 use contract::KeyHash;
 use leash::Helper;
+use reqwest::Url;
 use service::env::{Env, Faults, Reader, lifetime};
+use service::vault::MasterKey;
 use tracing_subscriber::filter::Targets;
 
-use crate::catalog::Catalog;
+use crate::assets::Settings;
+use crate::catalog::{Catalog, Environment};
 use crate::models::config::Sources;
 use crate::tools::Allowed;
 
@@ -51,6 +54,8 @@ pub struct Config {
     pub sources: Sources,
     /// What of the web may be reached although it is not public.
     pub web: Allowed,
+    /// What connections to tool servers need.
+    pub assets: Settings,
     /// How long a person may take to answer.
     pub hitl_ttl: Duration,
     /// How long the deltas of a turn that has ended can be replayed.
@@ -84,7 +89,11 @@ impl Config {
         let level = "a level (error, warn, info, debug, trace) or a list such as `info,engine=debug`";
         let log = reader
             .or("ENGINE_LOG_LEVEL", level, Targets::new(), |text| service::logging::parse_filter(text).ok());
-        let log = if reader.text("ENGINE_LOG_LEVEL").is_some() { log } else { default_log() };
+        let log = match reader.text("ENGINE_LOG_LEVEL") {
+            Some(text) if text.contains(PROTOCOL) => log,
+            Some(_) => log.with_target(PROTOCOL, tracing::Level::WARN),
+            None => default_log(),
+        };
         let ttl = "a time above zero: seconds (`90`, `0.5`), or such as `90s`, `90m`, `3h`, `2d`";
         let replay_ttl = reader.or("CHANNEL_STATE_TTL_ACTIVE", ttl, REPLAY_TTL, lifetime);
         let hitl_ttl = reader.or("CHANNEL_STATE_TTL_HITL", ttl, HITL_TTL, lifetime);
@@ -95,19 +104,21 @@ impl Config {
             reader.or("REACTIVE_COMPACT_ENABLED", switch, true, |text| text.parse().ok());
         let allow_unconfined = reader.or("ENGINE_ALLOW_UNCONFINED", switch, false, |text| text.parse().ok());
         let web = reader.or("ENGINE_WEB_ALLOW", Allowed::MUST_BE, Allowed::default(), Allowed::parse);
+        let assets = Settings { web: web.clone(), ..assets(&mut reader) };
         let sources = Sources::new(env, catalog.as_deref());
         let config = key_hash.zip(brain).zip(catalog).map(|((key_hash, brain), catalog)| Self {
             listen: SocketAddr::new(host, port),
             key_hash,
             workspace: brain.with_file_name("workspace"),
             brain,
-            catalog: Catalog::read(&catalog),
+            catalog: Catalog::read(&catalog, Environment::of(env)),
             catalog_folder: catalog,
             helper: Helper::own(),
             allow_unconfined,
             reactive_compaction,
             sources,
             web,
+            assets,
             hitl_ttl,
             replay_ttl,
             batch_interval: (!batch_interval.is_zero()).then_some(batch_interval),
@@ -117,14 +128,33 @@ impl Config {
     }
 }
 
+/// What connections to tool servers need; all of it may be missing.
+pub(crate) fn assets(reader: &mut Reader<'_>) -> Settings {
+    let key = "32 random bytes in URL-safe base64 without padding: 43 characters";
+    let address = "an address that begins with https:// or http://, without a query";
+    let url = |text: &str| {
+        let url = Url::parse(text).ok().filter(|url| matches!(url.scheme(), "http" | "https"))?;
+        (url.query().is_none() && url.fragment().is_none()).then_some(url)
+    };
+    Settings {
+        key: reader.optional_secret("AD_ENCRYPTION_KEY", key, MasterKey::parse),
+        redirect_base: reader.or("OAUTH_REDIRECT_BASE_URL", address, None, |text| url(text).map(Some)),
+        client_metadata: reader.or("OAUTH_CLIENT_METADATA_URL", address, None, |text| url(text).map(Some)),
+        web: Allowed::default(),
+    }
+}
+
 /// A time between learning batches, in hours.
 fn interval(hours: &str) -> Option<Duration> {
     let hours: f64 = hours.trim().parse().ok()?;
     (0.0..=MAX_BATCH_HOURS).contains(&hours).then(|| Duration::from_secs_f64(hours.abs() * 3_600.0))
 }
 
+/// The library of the tool servers' protocol. It logs what they send word by word, unless a filter wants that.
+const PROTOCOL: &str = "rmcp";
+
 fn default_log() -> Targets {
-    Targets::new().with_default(tracing::Level::INFO)
+    Targets::new().with_default(tracing::Level::INFO).with_target(PROTOCOL, tracing::Level::WARN)
 }
 
 #[cfg(test)]
@@ -158,6 +188,37 @@ mod tests {
         ];
         assert_eq!(names, expected);
         assert!(!faults.to_string().contains("abc"));
+    }
+
+    #[test]
+    fn the_contracts_values_are_the_defaults() {
+        let required = [
+            ("ENGINE_KEY_HASH", "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"),
+            ("SQLITE_DB_PATH", "/data/brain.sqlite"),
+            ("CATALOG_DIR", "/catalog"),
+        ];
+        let env = |more: &[(&str, &str)]| -> BTreeMap<String, String> {
+            required.iter().chain(more).map(|(name, value)| ((*name).into(), (*value).into())).collect()
+        };
+        let config = Config::from_env(&env(&[])).unwrap_or_else(|faults| panic!("{faults}"));
+        assert_eq!(config.listen, "0.0.0.0:8000".parse().unwrap());
+        assert_eq!(config.workspace, Path::new("/data/workspace"));
+        assert_eq!((config.replay_ttl, config.hitl_ttl), (Duration::from_hours(3), Duration::from_hours(72)));
+        assert_eq!(config.batch_interval, Some(Duration::from_hours(24)));
+        assert!(config.reactive_compaction && !config.allow_unconfined);
+
+        let set = [
+            ("ENGINE_HOST", "127.0.0.1"),
+            ("ENGINE_PORT", "9001"),
+            ("CHANNEL_STATE_TTL_ACTIVE", "90"),
+            ("CHANNEL_STATE_TTL_HITL", "90m"),
+            ("LC_BATCH_INTERVAL_HOURS", "0"),
+            ("REACTIVE_COMPACT_ENABLED", "false"),
+        ];
+        let config = Config::from_env(&env(&set)).unwrap_or_else(|faults| panic!("{faults}"));
+        assert_eq!(config.listen, "127.0.0.1:9001".parse().unwrap());
+        assert_eq!((config.replay_ttl, config.hitl_ttl), (Duration::from_secs(90), Duration::from_mins(90)));
+        assert_eq!((config.batch_interval, config.reactive_compaction), (None, false));
     }
 
     #[test]

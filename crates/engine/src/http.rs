@@ -1,6 +1,7 @@
 //! The engine's HTTP interface: extract, call one function, answer.
 
 mod admin;
+mod assets;
 mod auth;
 mod error;
 mod execute;
@@ -9,6 +10,7 @@ mod hitl;
 mod learning;
 mod memory;
 mod rpc;
+mod rpc_assets;
 mod rpc_gateway;
 mod rpc_memory;
 mod rpc_skills;
@@ -31,6 +33,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::agent::{Agent, Reloads};
+use crate::assets::Assets;
 use crate::brain::Brain;
 use crate::config::InForce;
 use auth::{Authenticated, Lock};
@@ -44,6 +47,7 @@ pub struct State(Arc<Shared>);
 
 struct Shared {
     agent: Arc<Agent>,
+    assets: Assets,
     brain: Brain,
     in_force: Arc<InForce>,
     reloads: Reloads,
@@ -64,7 +68,8 @@ impl State {
     ) -> Self {
         let started = clock.monotonic();
         let lock = Lock::new(key_hash);
-        Self(Arc::new(Shared { agent, brain, in_force, reloads, lock, clock, started }))
+        let assets = agent.assets().clone();
+        Self(Arc::new(Shared { agent, assets, brain, in_force, reloads, lock, clock, started }))
     }
 }
 
@@ -109,6 +114,12 @@ fn routes() -> OpenApiRouter<State> {
         .route(skills::CREATE, skills::called_create())
         .routes(routes!(skills::read, skills::update, skills::delete))
         .routes(routes!(skills::export))
+        .routes(routes!(assets::servers))
+        .routes(routes!(assets::connections))
+        .routes(routes!(assets::connect))
+        .routes(routes!(assets::callback))
+        .routes(routes!(assets::oauth_callback))
+        .routes(routes!(assets::disconnect))
         .routes(routes!(learning::give_feedback))
         .routes(routes!(learning::trigger))
         .routes(routes!(learning::lessons))
@@ -145,6 +156,9 @@ mod admin_tests;
 #[cfg(test)]
 #[path = "http/app.rs"]
 pub(crate) mod app;
+#[cfg(test)]
+#[path = "http/assets_tests.rs"]
+mod assets_tests;
 #[cfg(test)]
 #[path = "http/learning_tests.rs"]
 mod learning_tests;

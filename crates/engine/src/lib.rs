@@ -5,6 +5,7 @@
 //! interface, and [`http`] only translates.
 
 pub mod agent;
+pub mod assets;
 pub mod brain;
 pub mod catalog;
 pub mod channel;
@@ -32,6 +33,7 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 use crate::agent::{Agent, Kit, Kits, Means, Reloads};
+use crate::assets::Assets;
 use crate::brain::{Brain, BrainError};
 use crate::config::{Config, InForce};
 use crate::skills::Shelf;
@@ -91,6 +93,9 @@ impl Engine {
         for warning in &config.catalog.warnings {
             tracing::warn!(warning, "The catalog has a fault.");
         }
+        let assets = Assets::open(&brain, config.assets, Some(Arc::clone(&leash)), Arc::clone(&clock))
+            .map_err(BrainError::from)?;
+        assets.set_directory(&config.catalog.servers);
         let setup = Setup {
             workspace: config.workspace,
             brain: brain.clone(),
@@ -102,7 +107,8 @@ impl Engine {
         };
         let means = Means {
             gateway,
-            kits: Kits::new(Kit::of(&setup)),
+            kits: Kits::new(Kit::of(&setup), assets.clone()),
+            assets,
             clock: Arc::clone(&clock),
             leash: setup.leash.clone(),
             shelf: Arc::clone(&setup.shelf),
@@ -134,6 +140,7 @@ impl Engine {
         let stopping = async {
             shutdown.cancelled().await;
             agent.stop(TURNS_STOP).await;
+            agent.assets().close().await;
         };
         tokio::join!(serving, stopping);
         brain.close().await;

@@ -43,6 +43,14 @@ pub(crate) enum Saboteur {
     TellAllTools,
     /// Takes what the agent has from tools for the user's words.
     RaiseTrust,
+    /// Refreshes a token for each who needs it.
+    RefreshEach,
+    /// Asks again for a token that was refused for good.
+    RefreshForever,
+    /// Forgets a refresh token when no other comes.
+    DropRefreshToken,
+    /// Lets a tool server work on after nobody waits for it.
+    KeepCalling,
 }
 
 /// Whether `saboteur` is at work.

@@ -55,6 +55,7 @@ pub(crate) use run_skill_script::NAME as RUN_SKILL_SCRIPT;
 pub(crate) use schema::Schema;
 pub(crate) use spill::Outputs;
 pub use web::Allowed;
+pub(crate) use web::{chain, read_body, special};
 pub(crate) use working_memory::NAME as WORKING_MEMORY_SET;
 
 /// The names of the built-in tools, whether they are offered or not: no other tool may have one of them.
@@ -278,6 +279,11 @@ impl Toolbox {
         }
         self.tools.push(Arc::new(run_agent::RunAgent::new(agents.to_vec())));
         Self::new(self.tools, self.permissions)
+    }
+
+    /// These tools, and behind them those of servers.
+    pub(crate) fn with_servers(&self, of_servers: Vec<Arc<dyn Tool>>) -> Self {
+        Self::new(self.tools.iter().cloned().chain(of_servers).collect(), self.permissions.clone())
     }
 
     /// These tools, in this order, on which the operator has decided so.

@@ -125,6 +125,18 @@ impl<'a> Reader<'a> {
         parsed
     }
 
+    /// The secret as `parse` reads it, if it is set. None, and a fault that shows no more of it than its length, if
+    /// `parse` gives none.
+    pub fn optional_secret<T>(
+        &mut self,
+        name: &str,
+        must_be: &str,
+        parse: impl FnOnce(&str) -> Option<T>,
+    ) -> Option<T> {
+        self.text(name)?;
+        self.required_secret(name, must_be, parse)
+    }
+
     /// Like [`Reader::required`], for a secret: a fault shows no more of it than its length.
     pub fn required_secret<T>(
         &mut self,

@@ -1,5 +1,6 @@
 //! What both HTTP services of Roundhouse share, so that they behave alike: the accept loop and its drain,
-//! the error envelope, extraction, request ids, configuration from the environment, the clock, logs.
+//! the error envelope, extraction, request ids, configuration from the environment, the clock, logs, sealed
+//! secrets.
 //!
 //! Nothing here knows what a product, an engine or a turn is.
 
@@ -13,3 +14,4 @@ pub mod logging;
 pub mod serve;
 pub mod signals;
 pub mod trace_context;
+pub mod vault;

@@ -3,6 +3,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
+use crate::assets::Assets;
 use crate::catalog::{AgentSpec, SkillSpec};
 use crate::tools::{Setup, Toolbox};
 
@@ -14,7 +15,7 @@ pub(crate) struct Kit {
     pub(crate) agents: Vec<Arc<AgentSpec>>,
     /// The skills of the platform.
     pub(crate) skills: Vec<Arc<SkillSpec>>,
-    /// The tools.
+    /// The tools, those of connected servers at last.
     pub(crate) toolbox: Toolbox,
 }
 
@@ -29,25 +30,63 @@ impl Kit {
             toolbox: Toolbox::built_in(setup).with_agents(&catalog.agents),
         }
     }
+
+    /// The same with the tools of connected servers.
+    fn with_servers(self: &Arc<Self>, assets: &Assets) -> Arc<Self> {
+        let tools = assets.tools();
+        if tools.is_empty() {
+            return Arc::clone(self);
+        }
+        let Self { soul, agents, skills, toolbox } = &**self;
+        let toolbox = toolbox.with_servers(tools);
+        Arc::new(Self { soul: soul.clone(), agents: agents.clone(), skills: skills.clone(), toolbox })
+    }
 }
 
 /// The kit of the turns that begin now.
-pub(crate) struct Kits(Mutex<Arc<Kit>>);
+pub(crate) struct Kits {
+    assets: Assets,
+    current: Mutex<Current>,
+}
+
+struct Current {
+    /// What the catalog gives.
+    catalogs: Arc<Kit>,
+    /// The same with the tools of servers, as they were at this generation of theirs.
+    whole: Arc<Kit>,
+    generation: u64,
+}
+
+impl Current {
+    fn of(kit: Kit, assets: &Assets) -> Self {
+        let catalogs = Arc::new(kit);
+        // Read first: what changes meanwhile is seen the next time.
+        let generation = assets.generation();
+        Self { whole: catalogs.with_servers(assets), catalogs, generation }
+    }
+}
 
 impl Kits {
-    pub(crate) fn new(kit: Kit) -> Self {
-        Self(Mutex::new(Arc::new(kit)))
+    /// What the catalog gives, and what the user has connected.
+    pub(crate) fn new(kit: Kit, assets: Assets) -> Self {
+        Self { current: Mutex::new(Current::of(kit, &assets)), assets }
     }
 
     /// The kit in use.
     pub(crate) fn current(&self) -> Arc<Kit> {
-        Arc::clone(&self.0.lock().unwrap_or_else(PoisonError::into_inner))
+        let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
+        let generation = self.assets.generation();
+        if current.generation != generation {
+            current.generation = generation;
+            current.whole = current.catalogs.with_servers(&self.assets);
+        }
+        Arc::clone(&current.whole)
     }
 
     /// Puts another kit in use. The old one goes with the last turn that has it.
     pub(super) fn replace(&self, kit: Kit) {
-        let kit = Arc::new(kit);
-        let old = std::mem::replace(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner), kit);
+        let new = Current::of(kit, &self.assets);
+        let old = std::mem::replace(&mut *self.current.lock().unwrap_or_else(PoisonError::into_inner), new);
         drop(old);
     }
 }

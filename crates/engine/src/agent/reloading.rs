@@ -100,6 +100,7 @@ impl Reloads {
             // Done to its end whether or not somebody still waits for it, and the lock held as long.
             let reading = tokio::task::spawn_blocking(move || {
                 setup.catalog = read(&folder, &setup.catalog).map_err(ReloadError::Faulty)?;
+                agent.means.assets.set_directory(&setup.catalog.servers);
                 agent.means.kits.replace(Kit::of(&setup));
                 Ok(setup.catalog.clone())
             });

@@ -14,7 +14,8 @@ use tokio::sync::Semaphore;
 pub(crate) use super::branch::Branch;
 pub(crate) use super::thread::OUTCOME_UNKNOWN;
 use super::*;
-use crate::catalog::{AgentSpec, Catalog, Permissions};
+use crate::assets::Assets;
+use crate::catalog::{AgentSpec, Catalog, Environment, Permissions};
 use crate::models::ToolSpec;
 use crate::models::config::Sources;
 use crate::skills::Shelf;
@@ -118,9 +119,14 @@ impl Rig {
         self.folder.path().join(CATALOG)
     }
 
+    /// What it knows of tool servers.
+    pub(crate) fn assets(&self) -> &Assets {
+        &self.agent.means.assets
+    }
+
     /// Goes on with what is in the catalog's folder.
     pub(crate) async fn reload(&mut self) {
-        self.catalog = Catalog::read(&self.catalog_folder());
+        self.catalog = Catalog::read(&self.catalog_folder(), Environment::default());
         self.permissions = self.catalog.permissions.clone();
         self.restart().await;
     }
@@ -277,10 +283,15 @@ fn means(
         toolbox: Toolbox::new(all, setup.catalog.permissions.clone()).with_agents(&setup.catalog.agents),
         ..Kit::of(&setup)
     };
+    let settings = crate::assets::Settings::default();
+    let clock = Arc::clone(clock) as Arc<dyn Clock>;
+    let assets = Assets::open(brain, settings, setup.leash.clone(), Arc::clone(&clock)).unwrap();
+    assets.set_directory(&setup.catalog.servers);
     Means {
-        kits: Kits::new(kit),
+        kits: Kits::new(kit, assets.clone()),
+        assets,
         gateway: Arc::new(Gateway::new(sources.first().map(|(checked, _)| checked.routes))),
-        clock: Arc::clone(clock) as Arc<dyn Clock>,
+        clock,
         leash: setup.leash,
         shelf: setup.shelf,
         outputs: Outputs::new(&setup.workspace),

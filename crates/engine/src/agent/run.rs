@@ -302,6 +302,7 @@ impl TurnRun {
 
     /// What clients must be told so that nothing of the turn is left open: its block, and calls without a result.
     fn closing(&mut self) -> Vec<Event> {
+        self.life.means.assets.give_up(self.thread.asked().iter().map(|asked| asked.call_id));
         let open = self.thread.calls_told_open();
         let results = open.map(|call| ending::without_result(call.call_id, call.name.clone()));
         let usage = self.thread.turn().usage_untold().cloned().map(Event::Usage);

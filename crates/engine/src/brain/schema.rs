@@ -65,7 +65,7 @@ const BASE: &str = "
 ";
 
 /// What was added to the format since, in this order.
-const ADDITIONS: [&str; 4] = [
+const ADDITIONS: [&str; 5] = [
     "
     ALTER TABLE tasks ADD COLUMN message_count INTEGER NOT NULL DEFAULT 0;
     ALTER TABLE tasks ADD COLUMN updated_at INTEGER NOT NULL DEFAULT 0;
@@ -303,6 +303,34 @@ const ADDITIONS: [&str; 4] = [
     CREATE TRIGGER task_with_feedback_removed AFTER DELETE ON tasks BEGIN
         UPDATE feedback SET task = NULL, turn = NULL, step = NULL WHERE task = old.task;
     END;
+",
+    "
+    -- Connections to tool servers, one per server; credentials are sealed. What is here leaves the engine in no export.
+    CREATE TABLE connections (
+        connection  INTEGER PRIMARY KEY,
+        id          TEXT NOT NULL UNIQUE,
+        server      TEXT NOT NULL UNIQUE,
+        status      TEXT NOT NULL,
+        error       TEXT,
+        -- A hash of which server it is to: the catalog may come to mean another one by the name.
+        identity    TEXT NOT NULL,
+        -- The server's tools as it last listed them, as JSON.
+        tools       TEXT NOT NULL,
+        created_at  INTEGER NOT NULL,
+        credentials TEXT
+    );
+    -- Authorizations that were begun, by the hash of their `state`; what finishes them is sealed.
+    CREATE TABLE authorizations (
+        state      TEXT PRIMARY KEY,
+        server     TEXT NOT NULL,
+        begun      TEXT NOT NULL,
+        created_at INTEGER NOT NULL
+    ) WITHOUT ROWID;
+    -- Who the engine is at authorization servers, sealed.
+    CREATE TABLE registrations (
+        issuer       TEXT PRIMARY KEY,
+        registration TEXT NOT NULL
+    ) WITHOUT ROWID;
 ",
 ];
 

@@ -56,6 +56,7 @@ pub trait Batch: Send + Sync {
 /// A batch of one write, whose caller waits for what it gives.
 pub(super) struct Once<T, F> {
     write: F,
+    durability: Durability,
     given: Mutex<Option<T>>,
     settled: Mutex<Option<oneshot::Sender<Result<T, WriteError>>>>,
 }
@@ -66,9 +67,13 @@ where
     F: Fn(&Rows<'_>) -> Result<T, rusqlite::Error> + Send + Sync + 'static,
 {
     /// The batch, and how it went once it is settled.
-    pub(super) fn batch(write: F) -> (Arc<dyn Batch>, oneshot::Receiver<Result<T, WriteError>>) {
+    pub(super) fn batch(
+        write: F,
+        durability: Durability,
+    ) -> (Arc<dyn Batch>, oneshot::Receiver<Result<T, WriteError>>) {
         let (sender, settled) = oneshot::channel();
-        (Arc::new(Self { write, given: Mutex::new(None), settled: Mutex::new(Some(sender)) }), settled)
+        let settling = Mutex::new(Some(sender));
+        (Arc::new(Self { write, durability, given: Mutex::new(None), settled: settling }), settled)
     }
 }
 
@@ -78,7 +83,7 @@ where
     F: Fn(&Rows<'_>) -> Result<T, rusqlite::Error> + Send + Sync,
 {
     fn gather(&self) -> Durability {
-        Durability::Kill
+        self.durability
     }
 
     fn write(&self, rows: &Rows<'_>) -> Result<(), rusqlite::Error> {

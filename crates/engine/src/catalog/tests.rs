@@ -27,7 +27,7 @@ impl Place {
         place.write("skills/count/scripts/run.sh", "echo");
         place.write("tools/weather.json", &tool("first"));
         place.write("permissions.json", r#"{"tools": {"shell": "deny"}}"#);
-        let read = Catalog::read(place.folder.path());
+        let read = Catalog::read(place.folder.path(), Environment::default());
         assert_eq!(read.warnings, [""; 0]);
         Self { read, ..place }
     }
@@ -146,7 +146,7 @@ fn the_soul_is_read_apart_and_a_faulty_one_gives_way_to_the_built_in_one_at_firs
     place.write("soul.md", "{{nothing}}");
     assert_eq!(place.read_again(), [""; 0]);
     assert_eq!(place.read.soul.told(&place.read, Path::new("/w")), "You are Ada.");
-    let fresh = Catalog::read(place.folder.path());
+    let fresh = Catalog::read(place.folder.path(), Environment::default());
     assert_eq!(fresh.soul, Soul::default());
     assert!(
         matches!(fresh.warnings.as_slice(), [one] if one.starts_with("soul.md: ") && one.contains("built-in"))
@@ -157,10 +157,10 @@ fn the_soul_is_read_apart_and_a_faulty_one_gives_way_to_the_built_in_one_at_firs
 fn faults_of_the_permissions_open_nothing_at_first_and_change_nothing_later() {
     let mut place = Place::new();
     place.write("permissions.json", "{");
-    assert!(Catalog::read(place.folder.path()).permissions.unreadable);
+    assert!(Catalog::read(place.folder.path(), Environment::default()).permissions.unreadable);
     place.read_again();
     assert!(!place.read.permissions.unreadable);
-    let nowhere = Catalog::read(&place.folder.path().join("nowhere"));
+    let nowhere = Catalog::read(&place.folder.path().join("nowhere"), Environment::default());
     assert_eq!((nowhere.permissions.unreadable, nowhere.warnings.len()), (false, 1));
 }
 

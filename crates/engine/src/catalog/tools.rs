@@ -136,7 +136,8 @@ fn parse(name: &str, text: &str, catalog: &Path) -> Result<CatalogTool, String> 
     })
 }
 
-fn told(error: &serde_json::Error) -> String {
+/// What is wrong with a JSON text that may hold secrets.
+pub(super) fn told(error: &serde_json::Error) -> String {
     let (line, column) = (error.line(), error.column());
     match error.classify() {
         serde_json::error::Category::Data => {

@@ -8,6 +8,7 @@ use std::time::Duration;
 use contract::ErrorBody;
 use reqwest::{Method, RequestBuilder, Response};
 use serde_json::{Value, json};
+use service::env::Reader;
 use service::serve::{Bounds, serve};
 use strict_provider::StrictProvider;
 use tempfile::TempDir;
@@ -132,10 +133,13 @@ impl Running {
             places: crate::tools::Places::default(),
             web: Allowed::default(),
         };
+        let settings = crate::config::assets(&mut Reader::new(env));
+        let assets = Assets::open(&brain, settings, None, Arc::clone(&clock)).unwrap();
         let kit = Kit { soul: "You are a test.".into(), ..Kit::of(&setup) };
         let means = Means {
             gateway: Arc::clone(in_force.gateway()),
-            kits: Kits::new(kit),
+            kits: Kits::new(kit, assets.clone()),
+            assets,
             clock: Arc::clone(&clock),
             leash: None,
             shelf: Arc::clone(&setup.shelf),

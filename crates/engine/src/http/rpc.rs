@@ -1,7 +1,6 @@
 //! `POST /rpc`: calls of the engine's parts, without the agent's loop. All that it answers but success is flat.
 
 use axum::extract::{FromRequest, FromRequestParts as _, Request, State as Extract};
-use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use contract::rpc::{Quiesced, RpcCall, RpcError, RpcMethod, RpcMethods, RpcOutcome, RpcResult};
 use contract::{ErrorCode, KeyHash};
@@ -10,7 +9,7 @@ use serde_json::{Map, Value, json};
 use service::http::{ApiError, Json, fields};
 
 use super::auth::Authenticated;
-use super::{Shared, State, rpc_gateway, rpc_memory, rpc_skills, rpc_tools};
+use super::{Shared, State, rpc_assets, rpc_gateway, rpc_memory, rpc_skills, rpc_tools};
 
 /// Calls a method, or an operation of a subsystem.
 #[utoipa::path(
@@ -22,7 +21,7 @@ use super::{Shared, State, rpc_gateway, rpc_memory, rpc_skills, rpc_tools};
         (status = 404, body = RpcError, description = "METHOD_NOT_FOUND"),
         (status = 413, body = RpcError, description = "PAYLOAD_TOO_LARGE"),
         (status = 500, body = RpcError, description = "INTERNAL_ERROR"),
-        (status = 503, body = RpcError, description = "SHUTTING_DOWN, OVERLOADED"),
+        (status = 503, body = RpcError, description = "SHUTTING_DOWN, QUIESCED, OVERLOADED, ASSETS_NOT_CONFIGURED"),
     ),
 )]
 pub(super) async fn rpc(
@@ -56,6 +55,7 @@ async fn by_method(
         Some(("skill", skill)) => return rpc_skills::call(shared, skill, params).await,
         Some(("tool", tool)) => return rpc_tools::call(shared, tool, params).await,
         Some(("memory", op)) => rpc_memory::call(shared, op, params).await?,
+        Some(("assets", op)) => rpc_assets::call(shared, op)?,
         _ => None,
     };
     outcome.ok_or_else(|| {
@@ -67,8 +67,10 @@ async fn by_method(
 async fn methods(shared: &Shared) -> Result<RpcMethods, ApiError> {
     let params = json!({"type": "object", "properties": {}});
     let itself = RpcMethod { method: "rpc.methods".to_owned(), params };
-    let others =
-        rpc_memory::methods().chain(rpc_tools::methods(shared)).chain(rpc_skills::methods(shared).await?);
+    let others = rpc_memory::methods()
+        .chain(rpc_assets::methods())
+        .chain(rpc_tools::methods(shared))
+        .chain(rpc_skills::methods(shared).await?);
     Ok(RpcMethods { methods: std::iter::once(itself).chain(others).collect() })
 }
 
@@ -156,8 +158,6 @@ impl From<ApiError> for Refusal {
 
 impl IntoResponse for Refusal {
     fn into_response(self) -> Response {
-        let (error, message) = self.0.into_parts();
-        let status = StatusCode::from_u16(error.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-        (status, axum::Json(RpcError { error, message })).into_response()
+        self.0.with_body(|error, message| RpcError { error, message })
     }
 }

@@ -12,6 +12,7 @@ use service::clock::{Clock as _, SystemClock};
 use strict_provider::{Reply, StrictProvider};
 use tempfile::TempDir;
 
+use super::servers::write_servers;
 use crate::config::Config;
 use crate::testing::{Seen, can_confine, own_helper, parse_sse, within};
 
@@ -29,11 +30,17 @@ struct EngineProcess {
 
 impl EngineProcess {
     async fn start() -> Self {
+        Self::start_with(|_| ()).await
+    }
+
+    /// With what `prepare` puts into its catalog.
+    async fn start_with(prepare: impl FnOnce(&Path)) -> Self {
         let provider = StrictProvider::start().await.unwrap();
         let folder = tempfile::tempdir().unwrap();
         let catalog = folder.path().join("catalog");
         std::fs::create_dir(&catalog).unwrap();
         std::fs::write(catalog.join("permissions.json"), r#"{"default": "allow"}"#).unwrap();
+        prepare(&catalog);
         let process = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "lessons::children::an_engine_to_be_killed", "--nocapture"])
             .env(FOLDER, folder.path())
@@ -59,6 +66,13 @@ impl EngineProcess {
         let request =
             reqwest::Client::new().post(format!("{}/execute", self.base)).header("X-Engine-Key", KEY);
         parse_sse(&within(request.body(body).send()).await.unwrap().bytes().await.unwrap())
+    }
+
+    async fn connect(&self, server: &str) {
+        let request = reqwest::Client::new().post(format!("{}/assets/connect", self.base));
+        let body = json!({"server": server}).to_string();
+        let answer = within(request.header("X-Engine-Key", KEY).body(body).send()).await.unwrap();
+        assert!(answer.status().is_success(), "{}", answer.text().await.unwrap());
     }
 
     fn kill(&mut self) {
@@ -175,6 +189,48 @@ async fn lesson_e09_no_program_outlives_an_engine_that_is_killed() {
     // The last of them is the program itself.
     within(async {
         while alive(&mark).len() < 5 {
+            SystemClock::new().sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await;
+    engine.kill();
+    gone(&mark).await;
+}
+
+#[tokio::test]
+async fn lesson_e09_no_tool_server_outlives_an_engine_that_is_killed() {
+    if !can_confine() {
+        return;
+    }
+    // Each call leaves a program behind, and ends it at the next one: the server's own affair while it runs.
+    let source = r#"
+import subprocess
+left = []
+def call(request):
+    mark = request["params"]["arguments"]["mark"]
+    for command in (["setsid", "sleep", mark], ["sleep", mark]):
+        left.append(subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL))
+    for old in left[:-2]:
+        old.kill()
+        old.wait()
+    del left[:-2]
+    answer(request, text("left"))
+serve(call, tools=lambda: [tool("leave")])
+"#;
+    let mut engine = EngineProcess::start_with(|catalog| write_servers(catalog, 1, source)).await;
+    engine.connect("s0").await;
+    let mark = mark(96, &engine);
+    for turn in 0..100 {
+        let call = Reply::new().tool_use("s0__leave", json!({"mark": mark}));
+        engine.provider.enqueue_all([call, Reply::of_text("Done.")]);
+        let events = engine.say(&format!("task-{turn}")).await;
+        let result = events.iter().find(|event| event.kind == "tool_result").unwrap();
+        assert_eq!(result.data["output"], "left", "{}", result.data);
+    }
+    let notes = std::fs::read_to_string(engine.folder.path().join("workspace/notes")).unwrap();
+    assert_eq!(notes.lines().collect::<Vec<_>>(), ["started"], "one program serves all turns");
+    within(async {
+        while alive(&mark).len() != 2 {
             SystemClock::new().sleep(Duration::from_millis(5)).await;
         }
     })

@@ -7,7 +7,7 @@ use contract::{SkillName, Timestamp};
 use proptest::prelude::*;
 
 use super::*;
-use crate::catalog::{Catalog, SkillSpec};
+use crate::catalog::{Catalog, Environment, SkillSpec};
 use crate::testing::{blocks_within, put_pipe};
 
 fn custom(name: &str, definition: SkillDefinition) -> CustomSkill {
@@ -20,7 +20,7 @@ fn read_back(skill: &Skill) -> (tempfile::TempDir, Arc<SkillSpec>) {
     let folder = tempfile::tempdir().unwrap();
     let archive = archive(skill).unwrap();
     tar::Archive::new(archive.as_slice()).unpack(folder.path().join("skills")).unwrap();
-    let catalog = Catalog::read(folder.path());
+    let catalog = Catalog::read(folder.path(), Environment::default());
     assert_eq!(catalog.warnings, [""; 0]);
     let [skill] = catalog.skills.as_slice() else { panic!("one skill, not {:?}", catalog.skills) };
     let skill = Arc::clone(skill);
@@ -49,14 +49,14 @@ fn a_skill_of_the_catalog_keeps_all_its_files() {
     put("SKILL.md", document);
     put("references/a.md", b"Why.");
     put("assets/logo.png", b"\x89PNG\xff");
-    let skill = Arc::clone(&Catalog::read(folder.path()).skills[0]);
+    let skill = Arc::clone(&Catalog::read(folder.path(), Environment::default()).skills[0]);
     let (copy, read) = read_back(&Skill::Platform(Arc::clone(&skill)));
     assert_eq!(SkillSpec { folder: skill.folder.clone(), ..(*read).clone() }, *skill);
     for (path, content) in [("SKILL.md", document.as_slice()), ("assets/logo.png", b"\x89PNG\xff")] {
         assert_eq!(std::fs::read(copy.path().join("skills/forms").join(path)).unwrap(), content);
     }
     put("assets/large", &vec![0; MAX_ARCHIVE]);
-    let skill = Arc::clone(&Catalog::read(folder.path()).skills[0]);
+    let skill = Arc::clone(&Catalog::read(folder.path(), Environment::default()).skills[0]);
     assert!(matches!(archive(&Skill::Platform(skill)), Err(ExportError::TooLarge)));
 }
 
@@ -70,7 +70,7 @@ fn what_is_no_file_any_more_is_not_waited_for() {
     for name in ["a.sh", "b.sh"] {
         std::fs::write(scripts.join(name), "echo").unwrap();
     }
-    let spec = Arc::clone(&Catalog::read(folder.path()).skills[0]);
+    let spec = Arc::clone(&Catalog::read(folder.path(), Environment::default()).skills[0]);
     put_pipe(&scripts.join("a.sh"));
     let skill = Skill::Platform(spec);
     let whole = skill.clone();

@@ -23,7 +23,7 @@ pub(crate) fn plain(tool: &str, input: &Value) -> String {
 }
 
 /// An input as a person reads it, each value on a line of its own.
-pub(super) fn json(input: &Value) -> String {
+pub(crate) fn json(input: &Value) -> String {
     let text = serde_json::to_string_pretty(input).unwrap_or_else(|_| input.to_string());
     excerpt(&text, "", MAX_JSON)
 }

@@ -13,7 +13,7 @@ use super::files::Workspace;
 use super::program::{Places, Programs};
 use super::{Invocation, Outputs, Tool, ToolError, ToolStep};
 use crate::brain::{Brain, CustomSkill};
-use crate::catalog::Catalog;
+use crate::catalog::{Catalog, Environment};
 use crate::skills::{Shelf, Skills};
 use crate::testing::{leash, within};
 
@@ -52,7 +52,7 @@ impl Rig {
 
     /// The skills of the catalog's folder, and those of a brain that has none.
     pub(super) fn skills(&self) -> Skills {
-        let catalog = Catalog::read(&self.catalog());
+        let catalog = Catalog::read(&self.catalog(), Environment::default());
         assert_eq!(catalog.warnings, [""; 0]);
         Skills::new(catalog.skills, Brain::open(&self.brain()).unwrap())
     }

@@ -10,10 +10,12 @@ mod markdown;
 pub(super) mod rig;
 mod target;
 
+pub(crate) use address::special;
 pub use allowed::Allowed;
 pub(super) use charset::decode;
 #[cfg(test)]
 pub(super) use client::Limits;
-pub(super) use client::{Page, Web, chain, media_type, read_body};
+pub(super) use client::{Page, Web, media_type};
+pub(crate) use client::{chain, read_body};
 pub(super) use html::{Document, read_html};
 pub(super) use target::Target;

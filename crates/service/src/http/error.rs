@@ -4,6 +4,7 @@ use axum::Json;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use contract::{ErrorBody, ErrorCode};
+use serde::Serialize;
 
 /// A refusal or failure, on its way to becoming an answer in the error envelope.
 #[derive(Debug)]
@@ -39,22 +40,27 @@ impl ApiError {
         self.code
     }
 
-    /// The code and the message, for an answer that is not in the envelope.
+    /// The code and the message.
     pub fn into_parts(self) -> (ErrorCode, String) {
         (self.code, self.message)
     }
-}
 
-impl IntoResponse for ApiError {
-    fn into_response(self) -> Response {
-        let status = StatusCode::from_u16(self.code.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-        let code = self.code;
-        let mut response = (status, Json(ErrorBody::new(self.code, self.message))).into_response();
-        if let Some(seconds) = self.retry_after_s {
+    /// The answer with a body of another form than the envelope's.
+    pub fn with_body<B: Serialize>(self, body: impl FnOnce(ErrorCode, String) -> B) -> Response {
+        let Self { code, message, retry_after_s } = self;
+        let status = StatusCode::from_u16(code.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        let mut response = (status, Json(body(code, message))).into_response();
+        if let Some(seconds) = retry_after_s {
             response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
         }
         // For whoever counts refusals around the handlers.
         response.extensions_mut().insert(code);
         response
+    }
+}
+
+impl IntoResponse for ApiError {
+    fn into_response(self) -> Response {
+        self.with_body(ErrorBody::new)
     }
 }

@@ -121,7 +121,7 @@ const NAT64: Block = v6([0x64, 0xff9b, 0, 0], 96);
 
 /// What an address is for, if it is not on the public internet. An IPv6 address that stands for one of IPv4 is
 /// judged as that.
-pub(super) fn special(address: IpAddr) -> Option<&'static str> {
+pub(crate) fn special(address: IpAddr) -> Option<&'static str> {
     let address = meant(address);
     let named = |blocks: &[(Block, &'static str)]| {
         blocks.iter().find(|(block, _)| block.contains(address)).map(|(_, what)| *what)

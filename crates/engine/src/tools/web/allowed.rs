@@ -36,7 +36,7 @@ impl Allowed {
     }
 
     /// Whether a name may be reached at a port, wherever it resolves to.
-    pub(super) fn has_name(&self, name: &str, port: u16) -> bool {
+    pub(crate) fn has_name(&self, name: &str, port: u16) -> bool {
         let name = name.trim_end_matches('.');
         self.on_port(port).any(|what| matches!(what, What::Name(allowed) if allowed == name))
     }

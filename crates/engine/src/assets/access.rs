@@ -1,0 +1,48 @@
+//! What requests to a server carry so that it knows on whose behalf they are made.
+
+use std::sync::Arc;
+
+use futures::future::BoxFuture;
+use secrecy::{ExposeSecret as _, SecretString};
+
+/// See the module.
+#[derive(Clone)]
+pub(crate) enum Access {
+    /// Nothing.
+    Nothing,
+    /// The user's key.
+    Key(SecretString),
+    /// A token, which changes.
+    Tokens(Arc<dyn Bearer>),
+}
+
+impl Access {
+    /// Whether requests with either are made on the same user's behalf, in the same way.
+    pub(super) fn is_same(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Nothing, Self::Nothing) | (Self::Tokens(_), Self::Tokens(_)) => true,
+            (Self::Key(one), Self::Key(other)) => one.expose_secret() == other.expose_secret(),
+            _ => false,
+        }
+    }
+}
+
+/// Gives tokens.
+pub(crate) trait Bearer: Send + Sync {
+    /// A token that is good now; another one than `refused`, which the server has just refused.
+    fn token<'a>(
+        &'a self,
+        refused: Option<&'a SecretString>,
+    ) -> BoxFuture<'a, Result<SecretString, AccessError>>;
+}
+
+/// Why there is no token.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum AccessError {
+    /// The user must connect again.
+    #[error("the leave for it is over ({0}): the user must connect it again")]
+    Expired(String),
+    /// The authorization server cannot be reached now, or something else is in the way.
+    #[error("{0}")]
+    Unavailable(String),
+}

@@ -1,0 +1,128 @@
+//! The line to a server: whether it stands, why it does not, and a guard for what passes over it.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use rmcp::RoleClient;
+use rmcp::service::{RxJsonRpcMessage, TxJsonRpcMessage};
+use rmcp::transport::Transport;
+use tokio::sync::Semaphore;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::ENDED;
+
+/// The most messages that may wait to be taken by a server. One that asks much and takes no answers would pile them up.
+const MAX_SENDING: usize = 256;
+/// The most messages that a server may send in a window. No use of the protocol comes near.
+const MAX_HEARD: u32 = 10_000;
+const WINDOW: Duration = Duration::from_secs(1);
+
+/// The state of a line.
+pub(super) struct Line {
+    ended: CancellationToken,
+    reason: OnceLock<String>,
+    heard: AtomicU64,
+}
+
+impl Line {
+    /// A line that ends with `owner` at the latest.
+    pub(super) fn new(owner: &CancellationToken) -> Arc<Self> {
+        Arc::new(Self { ended: owner.child_token(), reason: OnceLock::new(), heard: AtomicU64::new(0) })
+    }
+
+    /// Ends it. The first reason is the one that is told.
+    pub(super) fn end(&self, reason: impl Into<String>) {
+        self.reason.get_or_init(|| reason.into());
+        self.ended.cancel();
+    }
+
+    pub(super) fn has_ended(&self) -> bool {
+        self.ended.is_cancelled()
+    }
+
+    /// Waits for its end.
+    pub(super) async fn ended(&self) {
+        self.ended.cancelled().await;
+    }
+
+    /// Why it ended, or why a single answer did not come over it.
+    pub(super) fn reason(&self) -> &str {
+        match self.reason.get() {
+            Some(reason) => reason,
+            None if self.has_ended() => ENDED,
+            None => "the connection was closed",
+        }
+    }
+
+    /// How many messages came over it.
+    pub(super) fn heard(&self) -> u64 {
+        self.heard.load(Ordering::Acquire)
+    }
+}
+
+/// A transport that ends with its line, and its line with it.
+pub(super) struct Guarded<T> {
+    inner: T,
+    line: Arc<Line>,
+    sending: Arc<Semaphore>,
+    window: (Instant, u32),
+}
+
+impl<T> Guarded<T> {
+    pub(super) fn new(inner: T, line: Arc<Line>) -> Self {
+        Self { inner, line, sending: Arc::new(Semaphore::new(MAX_SENDING)), window: (Instant::now(), 0) }
+    }
+
+    /// Counts a message; a flood ends the line.
+    fn count(&mut self) {
+        self.line.heard.fetch_add(1, Ordering::AcqRel);
+        let (began, count) = &mut self.window;
+        if began.elapsed() > WINDOW {
+            (*began, *count) = (Instant::now(), 0);
+        }
+        *count += 1;
+        if *count > MAX_HEARD {
+            self.line.end(format!("it sends over {MAX_HEARD} messages a second"));
+        }
+    }
+}
+
+impl<T: Transport<RoleClient>> Transport<RoleClient> for Guarded<T> {
+    type Error = T::Error;
+
+    fn send(
+        &mut self,
+        item: TxJsonRpcMessage<RoleClient>,
+    ) -> impl Future<Output = Result<(), Self::Error>> + Send + 'static {
+        let place = Arc::clone(&self.sending).try_acquire_owned();
+        if place.is_err() {
+            self.line.end("it does not take what it is sent");
+        }
+        let send = self.inner.send(item);
+        async move {
+            let _place = place;
+            send.await
+        }
+    }
+
+    async fn receive(&mut self) -> Option<RxJsonRpcMessage<RoleClient>> {
+        let line = Arc::clone(&self.line);
+        let message = tokio::select! {
+            biased;
+            () = line.ended() => return None,
+            message = self.inner.receive() => message,
+        };
+        match message {
+            Some(_) => self.count(),
+            None => self.line.end("it closed the connection"),
+        }
+        message
+    }
+
+    async fn close(&mut self) -> Result<(), Self::Error> {
+        self.line.end(ENDED);
+        self.inner.close().await
+    }
+}

@@ -1,0 +1,128 @@
+//! What is kept of the user for a server, sealed in the brain.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use secrecy::{ExposeSecret as _, SecretString};
+use serde::{Deserialize, Serialize};
+use service::vault::{KeyError, Vault};
+use sha2::{Digest as _, Sha256};
+use zeroize::Zeroizing;
+
+use super::AssetsError;
+use crate::catalog::{Secret, ServerSpec, Transport};
+
+/// What the seal is bound to beside the server's name.
+const PURPOSE: &str = "credentials";
+/// The longest key that is taken, in bytes.
+const MAX_KEY: usize = 16 * 1024;
+
+/// What is kept, and of whom it is: it is shown to nobody else, also where the catalog names another one by the same
+/// name.
+pub(super) struct Credentials {
+    audience: String,
+    held: Held,
+}
+
+/// What is kept.
+#[derive(Clone)]
+pub(super) enum Held {
+    /// The user's key.
+    Key(SecretString),
+    /// Tokens and what refreshes them, as JSON.
+    Tokens(SecretString),
+}
+
+#[derive(Serialize, Deserialize)]
+struct Written<'a> {
+    audience: &'a str,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    api_key: Option<&'a str>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    oauth: Option<&'a str>,
+}
+
+#[derive(Deserialize)]
+struct Read {
+    audience: String,
+    api_key: Option<Zeroizing<String>>,
+    oauth: Option<Zeroizing<String>>,
+}
+
+impl Credentials {
+    pub(super) fn of(spec: &ServerSpec, held: Held) -> Self {
+        Self { audience: audience(spec), held }
+    }
+
+    /// What is kept, to be shown to nobody but who gave it.
+    pub(super) fn held(self) -> Held {
+        self.held
+    }
+
+    pub(super) fn seal(&self, vault: &Vault, server: &str) -> Result<String, KeyError> {
+        let (api_key, oauth) = match &self.held {
+            Held::Key(key) => (Some(key.expose_secret()), None),
+            Held::Tokens(tokens) => (None, Some(tokens.expose_secret())),
+        };
+        let written = Written { audience: &self.audience, api_key, oauth };
+        let text = Zeroizing::new(serde_json::to_string(&written).map_err(|_| KeyError::Sealed)?);
+        vault.seal(server, PURPOSE, &text)
+    }
+
+    /// What was sealed for the server; none where it does not open, or is another server's.
+    pub(super) fn open(vault: &Vault, spec: &ServerSpec, sealed: &str) -> Option<Held> {
+        let kept = Self::open_any(vault, &spec.name, sealed)?;
+        (kept.audience == audience(spec)).then_some(kept.held)
+    }
+
+    /// What was sealed for the server of this name, whichever that is now.
+    pub(super) fn open_any(vault: &Vault, server: &str, sealed: &str) -> Option<Self> {
+        let text = vault.open(server, PURPOSE, sealed).ok()?;
+        let read: Read = serde_json::from_str(&text).ok()?;
+        let secret = |text: Zeroizing<String>| SecretString::from(text.as_str());
+        let held =
+            read.api_key.map(secret).map(Held::Key).or_else(|| read.oauth.map(secret).map(Held::Tokens))?;
+        Some(Self { audience: read.audience, held })
+    }
+}
+
+/// Who is shown what is kept: an address, or a program with all that it is started with.
+fn audience(spec: &ServerSpec) -> String {
+    let values: Vec<&str> = match &spec.transport {
+        Transport::Http { .. } => Vec::new(),
+        Transport::Stdio { env, .. } => env.values().map(Secret::expose).collect(),
+    };
+    hashed(&[&identity(spec), &values.join("\0")])
+}
+
+/// Which server it is, as a hash: its address, or its program with the names of what that is started with. What the
+/// operator sets for it may change.
+pub(super) fn identity(spec: &ServerSpec) -> String {
+    match &spec.transport {
+        Transport::Http { url, .. } => hashed(&["http", url.as_str()]),
+        Transport::Stdio { command, env, .. } => {
+            let words = command.iter().map(Secret::expose);
+            let names = env.keys().map(String::as_str);
+            hashed(&["stdio", &words.collect::<Vec<_>>().join("\0"), &names.collect::<Vec<_>>().join("\0")])
+        }
+    }
+}
+
+fn hashed(parts: &[&str]) -> String {
+    let mut hash = Sha256::new();
+    for part in parts {
+        // With their lengths no two lists of parts read alike.
+        hash.update(part.len().to_le_bytes());
+        hash.update(part);
+    }
+    URL_SAFE_NO_PAD.encode(hash.finalize())
+}
+
+/// A key that can be sent in a header.
+pub(super) fn checked(key: String) -> Result<SecretString, AssetsError> {
+    let fits = (1..=MAX_KEY).contains(&key.len()) && key.bytes().all(|byte| (0x21..0x7f).contains(&byte));
+    if fits {
+        return Ok(key.into());
+    }
+    let message = "`credentials.api_key`: must be 1 to 16384 visible ASCII characters without blanks";
+    Err(AssetsError::Invalid(message.into()))
+}

@@ -1,0 +1,493 @@
+use contract::assets::{Callback, ConnectionStatus};
+use pretty_assertions::assert_eq;
+use reqwest::header::HeaderMap;
+use serde_json::json;
+
+use super::rig::{CLIENT_METADATA, REDIRECT_URI, Rig, SERVER};
+use super::strict::Described;
+use super::strict::endpoints::IMPOSTOR;
+use super::*;
+use crate::catalog::{OAuthClient, Secret};
+
+/// What a request for leave asks for.
+fn field(url: &str, name: &str) -> Option<String> {
+    let url = Url::parse(url).unwrap();
+    url.query_pairs().find(|(key, _)| key == name).map(|(_, value)| value.into_owned())
+}
+
+fn failure<T>(result: Result<T, AssetsError>) -> String {
+    match result {
+        Ok(_) => panic!("it did not fail"),
+        Err(error) => error.to_string(),
+    }
+}
+
+#[tokio::test]
+async fn a_user_who_gives_leave_has_a_connection() {
+    let rig = Rig::new().await;
+    let url = rig.authorize().await.unwrap();
+    assert_eq!(rig.status(), Some(ConnectionStatus::Pending));
+    assert_eq!(field(&url, "scope"), None);
+    let finished = rig.finish(rig.strict.give_leave(&url)).await.unwrap();
+    assert_eq!(finished.spec.name, SERVER);
+    assert_eq!(finished.redirect_to.unwrap().as_str(), "https://product.example/done");
+    assert!(rig.strict.takes(&rig.token().await.unwrap()));
+    let books = rig.strict.books();
+    let client = books.clients.values().next().unwrap();
+    assert_eq!(client.metadata["redirect_uris"], json!([REDIRECT_URI]));
+    drop(books);
+    rig.check();
+}
+
+#[tokio::test]
+async fn wherever_an_authorization_server_is_described_it_is_found() {
+    for described in [Described::ByResource, Described::ByOpenId, Described::ByItself, Described::Nowhere] {
+        let rig = Rig::new().await;
+        {
+            let mut rules = rig.strict.rules();
+            rules.described = described;
+            rules.says_issuer = described != Described::Nowhere;
+            if described == Described::ByItself {
+                rules.issuer = Some(rig.strict.base().into());
+            }
+        }
+        rig.connect().await;
+        assert!(rig.strict.takes(&rig.token().await.unwrap()));
+        rig.pass(3_600.0);
+        assert!(rig.strict.takes(&rig.token().await.unwrap()));
+        rig.check();
+    }
+}
+
+/// An address of this machine in a private network, if it has one.
+fn private_address() -> Option<std::net::IpAddr> {
+    ["10.0.0.1", "172.17.0.1", "192.168.0.1"].into_iter().find_map(|target| {
+        let socket = std::net::UdpSocket::bind("0.0.0.0:0").ok()?;
+        socket.connect((target, 9)).ok()?;
+        let own = socket.local_addr().ok()?.ip();
+        (crate::tools::special(own) == Some("a private network")).then_some(own)
+    })
+}
+
+#[tokio::test]
+async fn a_server_in_a_private_network_may_have_its_authorization_server_there() {
+    let Some(address) = private_address() else {
+        let required = std::env::var("ROUNDHOUSE_REQUIRE_ALL").is_ok_and(|value| value == "1");
+        assert!(!required, "there is no address in a private network here, and ROUNDHOUSE_REQUIRE_ALL=1");
+        eprintln!("skipped: this machine has no address in a private network");
+        return;
+    };
+    let rig = Rig::at(address).await;
+    rig.connect().await;
+    rig.pass(3_600.0);
+    assert!(rig.strict.takes(&rig.token().await.unwrap()));
+    rig.check();
+}
+
+#[tokio::test]
+async fn clients_show_who_they_are_as_the_server_wants() {
+    for proof in ["client_secret_basic", "client_secret_post"] {
+        let rig = Rig::new().await;
+        rig.strict.rules().proof = proof;
+        rig.connect().await;
+        rig.pass(3_600.0);
+        assert!(rig.strict.takes(&rig.token().await.unwrap()));
+        rig.disconnect().await;
+        assert_eq!(rig.strict.books().revoked.len(), 2);
+        rig.check();
+    }
+}
+
+#[tokio::test]
+async fn the_engine_is_registered_once_and_again_where_its_registration_was_forgotten() {
+    let rig = Rig::new().await;
+    rig.connect().await;
+    rig.connect().await;
+    assert_eq!(rig.strict.asked("POST /as/register"), 1);
+    rig.strict.books().clients.clear();
+    rig.pass(3_600.0);
+    assert!(rig.token().await.unwrap_err().to_string().contains("`invalid_client`"));
+    assert_eq!(rig.status(), Some(ConnectionStatus::Expired));
+    rig.connect().await;
+    assert_eq!(rig.strict.asked("POST /as/register"), 2);
+    // It is forgotten between the request and the answer.
+    let url = rig.authorize().await.unwrap();
+    let callback = rig.strict.give_leave(&url);
+    rig.strict.books().clients.clear();
+    assert!(failure(rig.finish(callback).await).contains("`invalid_client`"));
+    rig.connect().await;
+    assert_eq!(rig.strict.asked("POST /as/register"), 3);
+    // It is forgotten before the request: people are shown an error there, and nobody comes back.
+    rig.strict.books().clients.clear();
+    rig.authorize().await.unwrap();
+    rig.connect().await;
+    assert_eq!(rig.strict.asked("POST /as/register"), 4);
+    rig.check();
+}
+
+#[tokio::test]
+async fn the_engine_is_registered_again_for_scopes_that_it_is_not_registered_for() {
+    let mut rig = Rig::new().await;
+    for (scopes, registrations) in [(["a", "b"], 1), (["b", "a"], 1), (["b", "c"], 2), (["a", "c"], 2)] {
+        rig.set_spec(&scopes, None);
+        rig.strict.check_request(&rig.authorize().await.unwrap());
+        rig.connections.remove(SERVER).await.unwrap();
+        assert_eq!(rig.strict.asked("POST /as/register"), registrations);
+    }
+    rig.check();
+}
+
+#[tokio::test]
+async fn a_client_that_people_have_registered_is_used_before_all_others() {
+    let mut rig = Rig::new().await;
+    rig.strict.rules().takes_documents = true;
+    rig.strict.rules().proof = "client_secret_basic";
+    rig.strict.know("an id", Some("a secret: +%"), "client_secret_basic", REDIRECT_URI);
+    let secret = Some(Secret::new("a secret: +%".into()));
+    rig.set_spec(&["read", "write"], Some(OAuthClient { id: "an id".into(), issuer: None, secret }));
+    let url = rig.authorize().await.unwrap();
+    assert_eq!(field(&url, "client_id").unwrap(), "an id");
+    assert_eq!(field(&url, "scope").unwrap(), "read write");
+    rig.finish(rig.strict.give_leave(&url)).await.unwrap();
+    assert!(rig.strict.takes(&rig.token().await.unwrap()));
+    assert_eq!(rig.strict.asked("POST /as/register"), 0);
+    rig.check();
+}
+
+#[tokio::test]
+async fn the_engine_is_known_by_its_metadata_where_that_can_be() {
+    let rig = Rig::new().await;
+    rig.strict.rules().takes_documents = true;
+    rig.strict.know(CLIENT_METADATA, None, "none", REDIRECT_URI);
+    let url = rig.authorize().await.unwrap();
+    assert_eq!(field(&url, "client_id").unwrap(), CLIENT_METADATA);
+    rig.finish(rig.strict.give_leave(&url)).await.unwrap();
+    assert!(rig.strict.takes(&rig.token().await.unwrap()));
+    assert_eq!(rig.strict.asked("POST /as/register"), 0);
+    let document = rig.oauth.client_metadata().unwrap();
+    let expected = json!({
+        "client_id": CLIENT_METADATA,
+        "client_name": "Roundhouse",
+        "redirect_uris": [REDIRECT_URI],
+        "grant_types": ["authorization_code", "refresh_token"],
+        "response_types": ["code"],
+        "token_endpoint_auth_method": "none",
+        "application_type": "web",
+    });
+    assert_eq!(document, expected);
+    rig.check();
+}
+
+#[tokio::test]
+async fn the_scopes_are_those_that_the_server_asks_for() {
+    for (challenge, of_resource, known, expected) in [
+        (Some("a b"), &["c"] as &'static [_], &["a", "b", "c", "d"] as &'static [_], Some("a b")),
+        (None, &["c"], &["c", "d", "offline_access"], Some("c offline_access")),
+        (None, &[], &["c", "d"], None),
+    ] {
+        let rig = Rig::new().await;
+        {
+            let mut rules = rig.strict.rules();
+            (rules.challenge_scope, rules.resource_scopes, rules.scopes) = (challenge, of_resource, known);
+        }
+        let url = rig.authorize().await.unwrap();
+        rig.strict.check_request(&url);
+        assert_eq!(field(&url, "scope").as_deref(), expected);
+    }
+}
+
+#[tokio::test]
+async fn a_state_is_good_once_for_ten_minutes_and_outlives_a_restart() {
+    let mut rig = Rig::new().await;
+    let unknown =
+        Callback { state: Some("x".repeat(43)), ..rig.strict.give_leave(&rig.authorize().await.unwrap()) };
+    assert!(matches!(rig.finish(unknown).await, Err(AssetsError::InvalidState)));
+
+    let callback = rig.strict.give_leave(&rig.authorize().await.unwrap());
+    rig.restart().await;
+    rig.finish(callback.clone()).await.unwrap();
+    let exchanged = rig.strict.asked("POST /as/token");
+    assert!(matches!(rig.finish(callback).await, Err(AssetsError::InvalidState)));
+
+    let old = rig.strict.give_leave(&rig.authorize().await.unwrap());
+    rig.pass(600.0);
+    assert!(matches!(rig.finish(old).await, Err(AssetsError::InvalidState)));
+    assert_eq!(rig.strict.asked("POST /as/token"), exchanged);
+    rig.check();
+}
+
+#[tokio::test]
+async fn of_two_answers_with_one_state_one_is_taken() {
+    let rig = Rig::new().await;
+    let callback = rig.strict.give_leave(&rig.authorize().await.unwrap());
+    let (one, other) = tokio::join!(rig.finish(callback.clone()), rig.finish(callback));
+    assert!(one.is_ok() != other.is_ok());
+    assert_eq!(rig.strict.asked("POST /as/token"), 1);
+    rig.check();
+}
+
+#[tokio::test]
+async fn an_answer_of_another_authorization_server_is_refused_and_nothing_is_stored() {
+    let rig = Rig::new().await;
+    for iss in [Some("https://evil.example".to_owned()), Some(format!("{}/", rig.strict.issuer())), None] {
+        let callback = rig.strict.give_leave(&rig.authorize().await.unwrap());
+        let callback = Callback { iss, ..callback };
+        assert!(matches!(rig.finish(callback.clone()).await, Err(AssetsError::InvalidIssuer)));
+        assert_eq!(rig.status(), None);
+        // The state is used up, also for an answer with the right one.
+        let callback = Callback { iss: Some(rig.strict.issuer()), ..callback };
+        assert!(matches!(rig.finish(callback).await, Err(AssetsError::InvalidState)));
+    }
+    // Also an error counts only from the server that was asked.
+    let denied = Callback {
+        code: None,
+        iss: Some("https://evil.example".into()),
+        error: Some("access_denied".into()),
+        ..rig.strict.give_leave(&rig.authorize().await.unwrap())
+    };
+    assert!(matches!(rig.finish(denied).await, Err(AssetsError::InvalidIssuer)));
+    assert_eq!(rig.strict.asked("POST /as/token"), 0);
+}
+
+#[tokio::test]
+async fn a_server_that_does_not_name_itself_need_not() {
+    let rig = Rig::new().await;
+    rig.strict.rules().says_issuer = false;
+    let callback = rig.strict.give_leave(&rig.authorize().await.unwrap());
+    assert_eq!(callback.iss, None);
+    rig.finish(callback).await.unwrap();
+    // If it does all the same, it must be right.
+    let callback = rig.strict.give_leave(&rig.authorize().await.unwrap());
+    let callback = Callback { iss: Some("https://evil.example".into()), ..callback };
+    assert!(matches!(rig.finish(callback).await, Err(AssetsError::InvalidIssuer)));
+}
+
+#[tokio::test]
+async fn a_user_who_gives_no_leave_has_no_connection_and_keeps_an_old_one() {
+    let rig = Rig::new().await;
+    let denied = |callback: Callback| Callback {
+        code: None,
+        error: Some("access_denied".into()),
+        error_description: Some(format!("The user\r\n\u{1b}[31m said no{}", "!".repeat(5_000))),
+        ..callback
+    };
+    let callback = denied(rig.strict.give_leave(&rig.authorize().await.unwrap()));
+    let error = failure(rig.finish(callback.clone()).await);
+    assert!(
+        error.starts_with("the authorization server gave no leave: access_denied: The user[31m said no!!")
+    );
+    assert!(error.len() < 400);
+    assert_eq!(rig.status(), None);
+    assert!(matches!(rig.finish(callback).await, Err(AssetsError::InvalidState)));
+
+    rig.connect().await;
+    let token = rig.token().await.unwrap();
+    let callback = denied(rig.strict.give_leave(&rig.authorize().await.unwrap()));
+    assert!(matches!(rig.finish(callback).await, Err(AssetsError::Denied(_))));
+    assert_eq!(rig.status(), Some(ConnectionStatus::Connected));
+    assert_eq!(rig.token().await.unwrap(), token);
+    rig.check();
+}
+
+#[tokio::test]
+async fn an_answer_without_its_parts_is_refused_and_uses_nothing_up() {
+    let rig = Rig::new().await;
+    let callback = rig.strict.give_leave(&rig.authorize().await.unwrap());
+    let without_state = failure(rig.finish(Callback { state: None, ..callback.clone() }).await);
+    assert!(without_state.starts_with("`state`: must be given"), "{without_state}");
+    let without_code = failure(rig.finish(Callback { code: None, ..callback.clone() }).await);
+    assert!(without_code.starts_with("`code`: must be given"), "{without_code}");
+    rig.finish(callback).await.unwrap();
+}
+
+#[tokio::test]
+async fn an_exchange_that_fails_stores_nothing_and_tells_no_secret() {
+    let rig = Rig::new().await;
+    for (status, body, told) in [
+        (400, r#"{"error": "invalid_grant", "error_description": "code-secret"}"#, "`invalid_grant`"),
+        (503, "code-secret", "503"),
+        (302, "", "302"),
+        (200, r#"{"access_token": "access-secret"}"#, "no token that can be read"),
+        (200, r#"{"error": "bad_verification_code"}"#, "`bad_verification_code`"),
+        (200, r#"{"access_token": "access-secret", "token_type": "mac"}"#, "another kind"),
+        (200, r#"{"access_token": "access-secret\n", "token_type": "Bearer"}"#, "cannot be sent"),
+    ] {
+        rig.strict.rules().token_answer = Some((status, body.into()));
+        let callback = rig.strict.give_leave(&rig.authorize().await.unwrap());
+        let error = failure(rig.finish(callback).await);
+        assert!(error.contains(told) && !error.contains("-secret"), "{error}");
+        assert_eq!(rig.status(), None);
+        assert!(rig.token().await.is_err());
+    }
+    // The redirect was not followed.
+    assert_eq!(rig.strict.asked("POST /token") + rig.strict.asked("GET /token"), 0);
+}
+
+#[tokio::test]
+async fn a_callback_for_a_server_that_is_another_by_now_is_refused() {
+    let rig = Rig::new().await;
+    let callback = rig.strict.give_leave(&rig.authorize().await.unwrap());
+    let elsewhere = Transport::Http {
+        url: Url::parse("https://other.example/mcp").unwrap(),
+        headers: HeaderMap::default(),
+    };
+    let spec = Arc::new(ServerSpec { transport: elsewhere, ..(*rig.spec).clone() });
+    let finished = rig.oauth.finish(&[spec], callback).await;
+    assert!(matches!(finished, Err(AssetsError::InvalidState)));
+    assert_eq!(rig.strict.asked("POST /as/token"), 0);
+}
+
+#[tokio::test]
+async fn metadata_that_cannot_be_trusted_are_refused() {
+    type Rule = fn(&mut super::strict::Rules);
+    let cases: [(Rule, &str); 7] = [
+        (|rules| rules.pkce = None, "PKCE with S256"),
+        (|rules| rules.pkce = Some("plain"), "PKCE with S256"),
+        (|rules| rules.authorization_endpoint = Some("javascript:alert(1)".into()), "cannot be used"),
+        (|rules| rules.token_endpoint = Some("file:///etc/passwd".into()), "cannot be used"),
+        (|rules| rules.issuer = Some("https://evil.example".into()), "issuer mismatch"),
+        (
+            |rules| rules.authorization_server = Some("http://169.254.169.254/".into()),
+            "none published usable",
+        ),
+        (|rules| rules.registers = false, "it registers nobody by itself"),
+    ];
+    for (rule, told) in cases {
+        let rig = Rig::new().await;
+        rule(&mut rig.strict.rules());
+        let error = failure(rig.authorize().await);
+        assert!(error.contains(told), "{error}");
+        assert!(error.starts_with("the server `notes` cannot be connected: "), "{error}");
+        assert_eq!(rig.status(), None);
+    }
+}
+
+#[tokio::test]
+async fn who_speaks_in_an_issuers_name_is_not_believed() {
+    let rig = Rig::new().await;
+    let impostor = format!("{}{IMPOSTOR}", rig.strict.base());
+    rig.strict.rules().authorization_server = Some(impostor);
+    let error = failure(rig.authorize().await);
+    assert!(error.contains("does not confirm"), "{error}");
+    assert_eq!((rig.status(), rig.strict.asked("POST /as/register")), (None, 0));
+}
+
+#[tokio::test]
+async fn without_settings_it_is_said_which_one_is_missing() {
+    let rig = Rig::new().await;
+    let oauth = OAuth::new(Arc::clone(&rig.connections), None, None);
+    assert!(failure(oauth.authorize(&rig.spec, None).await).contains("OAUTH_REDIRECT_BASE_URL"));
+    assert!(failure(oauth.client_metadata()).contains("OAUTH_REDIRECT_BASE_URL"));
+    let base = Url::parse("https://product.example").unwrap();
+    let oauth = OAuth::new(Arc::clone(&rig.connections), Some(base), None);
+    assert!(failure(oauth.client_metadata()).contains("OAUTH_CLIENT_METADATA_URL"));
+}
+
+#[tokio::test]
+async fn tokens_are_revoked_and_the_registration_stays() {
+    let rig = Rig::new().await;
+    rig.connect().await;
+    let token = rig.token().await.unwrap();
+    rig.disconnect().await;
+    assert!(!rig.strict.takes(&token));
+    assert_eq!(rig.strict.books().revoked, ["refresh_token", "access_token"]);
+    assert!(matches!(rig.token().await, Err(AccessError::Expired(_))));
+    rig.connect().await;
+    assert_eq!(rig.strict.asked("POST /as/register"), 1);
+    rig.check();
+}
+
+#[tokio::test]
+async fn a_revocation_that_fails_or_cannot_be_keeps_nobody_from_disconnecting() {
+    let rig = Rig::new().await;
+    rig.connect().await;
+    rig.strict.books().clients.clear();
+    rig.disconnect().await;
+    assert_eq!(rig.status(), None);
+    assert_eq!(rig.strict.asked("POST /as/revoke"), 2);
+    assert!(rig.strict.books().revoked.is_empty());
+
+    let rig = Rig::new().await;
+    rig.strict.rules().revokes = false;
+    rig.connect().await;
+    rig.disconnect().await;
+    assert_eq!(rig.status(), None);
+    assert_eq!(rig.strict.asked("POST /as/revoke"), 0);
+}
+
+#[tokio::test]
+async fn nothing_secret_is_logged_at_any_level() {
+    let log = Log::default();
+    let written = log.clone();
+    let subscriber = tracing_subscriber::fmt()
+        .with_max_level(tracing::Level::TRACE)
+        .with_writer(move || written.clone())
+        .finish();
+    // While there is one subscriber only, an event that another test's thread meets first counts as wanted by nobody.
+    let _other = tracing::Dispatch::new(tracing_subscriber::registry());
+    let _logging = tracing::subscriber::set_default(subscriber);
+    let rig = Rig::new().await;
+    rig.strict.rules().proof = "client_secret_basic";
+    let url = rig.authorize().await.unwrap();
+    rig.finish(rig.strict.give_leave(&url)).await.unwrap();
+    rig.stand().await;
+    rig.pass(3_600.0);
+    rig.token().await.unwrap();
+    rig.strict.rules().token_answer = Some((200, "access-secret".into()));
+    rig.pass(3_600.0);
+    rig.token().await.unwrap_err();
+    rig.strict.rules().token_answer = None;
+    rig.strict.take_back();
+    rig.pass(1.0);
+    rig.token().await.unwrap_err();
+    rig.connect().await;
+    rig.disconnect().await;
+    let log = log.text();
+    assert!(log.contains("A token could not be refreshed.") && log.contains("TRACE"), "{log}");
+    let secrets = rig.strict.secrets();
+    assert!(secrets.len() > 5);
+    for secret in secrets.iter().map(String::as_str).chain([&*field(&url, "state").unwrap(), "access-secret"])
+    {
+        assert!(!log.contains(secret), "{secret}");
+    }
+}
+
+/// What was logged.
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<u8>>>);
+
+impl Log {
+    fn text(&self) -> String {
+        String::from_utf8_lossy(&self.0.lock().unwrap()).into_owned()
+    }
+}
+
+impl std::io::Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+#[tokio::test]
+async fn nothing_secret_is_on_disk_in_the_clear() {
+    let rig = Rig::new().await;
+    rig.strict.rules().proof = "client_secret_post";
+    rig.connect().await;
+    let pending = rig.authorize().await.unwrap();
+    rig.pass(3_600.0);
+    rig.token().await.unwrap();
+    let mut secrets = rig.strict.secrets();
+    secrets.push(field(&pending, "state").unwrap());
+    assert!(secrets.len() > 5);
+    for file in std::fs::read_dir(rig.folder()).unwrap() {
+        let bytes = std::fs::read(file.unwrap().path()).unwrap();
+        for secret in &secrets {
+            assert!(!bytes.windows(secret.len()).any(|part| part == secret.as_bytes()), "{secret}");
+        }
+    }
+}

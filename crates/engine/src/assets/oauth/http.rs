@@ -1,0 +1,254 @@
+//! Requests to authorization servers: bounded in time and size, never redirected by the client itself, and kept out of
+//! networks that the tool server has nothing to do with.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use reqwest::dns::{Addrs, Name, Resolve, Resolving};
+use reqwest::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderValue};
+use reqwest::{Client, Request, RequestBuilder, StatusCode, Url, redirect};
+use rmcp::transport::auth::{OAuthHttpClient, OAuthHttpClientFuture, OAuthHttpRequest};
+use serde_json::Value;
+use url::{Host, form_urlencoded};
+use zeroize::Zeroizing;
+
+use crate::tools::{Allowed, chain, read_body, special};
+
+/// How long a request may take, its answer included, and how long its connection.
+const DEADLINE: Duration = Duration::from_secs(15);
+const CONNECT: Duration = Duration::from_secs(5);
+/// The most bytes of an answer.
+const MAX_BODY: usize = 512 * 1024;
+/// The most characters of what a server says that are told.
+const MAX_SAID: usize = 300;
+
+/// Asks the authorization server of one tool server.
+#[derive(Clone)]
+pub(super) struct Http {
+    client: Client,
+    reach: Reach,
+}
+
+/// An answer.
+pub(super) struct Answer {
+    pub(super) status: StatusCode,
+    pub(super) body: Zeroizing<Vec<u8>>,
+}
+
+/// Why there is no answer.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum HttpError {
+    #[error("`{0}` is not asked: the tool server itself is reached over https, so all others must be")]
+    Downgrade(String),
+    #[error(
+        "`{0}` is not asked: it is not on the public internet ({1}), but the tool server is; a server there must be \
+         reached by an address of its own network"
+    )]
+    NotPublic(String, &'static str),
+    #[error("the answer of `{0}` is over {MAX_BODY} bytes")]
+    TooLong(String),
+    #[error("`{host}` cannot be asked: {reason}")]
+    Connection { host: String, reason: String },
+}
+
+/// Which addresses may be asked.
+#[derive(Clone, Copy)]
+struct Reach {
+    /// Only those over https.
+    secure: bool,
+    /// Also those that are not on the public internet.
+    inside: bool,
+}
+
+impl Reach {
+    /// Whoever speaks for a public server must be public too: it could have the engine ask inside the network that the
+    /// engine is in. A server inside may have others inside; a cloud's metadata service is nobody's.
+    fn refuses(self, address: IpAddr) -> Option<&'static str> {
+        let what = special(address)?;
+        let never = ["a cloud's metadata service", "link-local"].contains(&what);
+        (never || !self.inside).then_some(what)
+    }
+
+    fn check(self, url: &Url) -> Result<(), HttpError> {
+        let named = || host_of(url);
+        if url.scheme() != "https" && (self.secure || url.scheme() != "http") {
+            return Err(HttpError::Downgrade(named()));
+        }
+        let refused = literal(url).and_then(|address| self.refuses(address));
+        refused.map_or(Ok(()), |what| Err(HttpError::NotPublic(named(), what)))
+    }
+}
+
+/// Checks every address that a name leads to, at the moment of the connection.
+struct Checked(Reach);
+
+impl Resolve for Checked {
+    fn resolve(&self, name: Name) -> Resolving {
+        let reach = self.0;
+        Box::pin(async move {
+            let found = lookup(name.as_str()).await?;
+            if let Some(what) = found.iter().find_map(|address| reach.refuses(*address)) {
+                return Err(HttpError::NotPublic(name.as_str().to_owned(), what).into());
+            }
+            Ok(Box::new(found.into_iter().map(|address| SocketAddr::new(address, 0))) as Addrs)
+        })
+    }
+}
+
+impl Http {
+    /// A client for the authorization server of this tool server, which may be inside a network where the operator says so.
+    /// It is not kept: an idle engine has neither connections
+    /// nor TLS roots in memory.
+    pub(super) async fn of(server: &Url, allowed: &Allowed) -> Result<Self, HttpError> {
+        let port = server.port_or_known_default().unwrap_or_default();
+        // Where a name leads is said by whoever owns it: it gives no leave by itself.
+        let inside = match server.host() {
+            Some(Host::Domain(name)) => is_local(name) || allowed.has_name(name, port),
+            _ => literal(server).is_some_and(|address| special(address).is_some()),
+        };
+        let reach = Reach { secure: server.scheme() == "https", inside };
+        let client = Client::builder()
+            .no_proxy()
+            .redirect(redirect::Policy::none())
+            .retry(reqwest::retry::never())
+            .referer(false)
+            .pool_max_idle_per_host(1)
+            .connect_timeout(CONNECT)
+            .timeout(DEADLINE)
+            .dns_resolver(Arc::new(Checked(reach)));
+        // It reads the machine's TLS roots from files.
+        let built = tokio::task::spawn_blocking(move || client.build()).await;
+        let failed = |reason| HttpError::Connection { host: host_of(server), reason };
+        let client =
+            built.map_err(|error| failed(error.to_string()))?.map_err(|error| failed(chain(&error)))?;
+        Ok(Self { client, reach })
+    }
+
+    /// Whether the tool server is inside a network, but not on this machine.
+    pub(super) fn is_in_network(&self, server: &Url) -> bool {
+        let is_here = match server.host() {
+            Some(Host::Domain(name)) => is_local(name),
+            _ => literal(server).is_some_and(|address| address.is_loopback()),
+        };
+        self.reach.inside && !is_here
+    }
+
+    /// Posts a form, with `authorization` where the client shows who it is by that.
+    pub(super) async fn post_form(
+        &self,
+        url: &Url,
+        authorization: Option<HeaderValue>,
+        fields: &[(&str, &str)],
+    ) -> Result<Answer, HttpError> {
+        let form = form_urlencoded::Serializer::new(String::new()).extend_pairs(fields).finish();
+        let mut request = self
+            .client
+            .post(url.clone())
+            .header(CONTENT_TYPE, "application/x-www-form-urlencoded")
+            .header(ACCEPT, "application/json")
+            .body(form);
+        if let Some(authorization) = authorization {
+            request = request.header(AUTHORIZATION, authorization);
+        }
+        self.answer(url, request).await
+    }
+
+    /// Gets JSON.
+    pub(super) async fn get_json(&self, url: &Url) -> Result<Answer, HttpError> {
+        self.answer(url, self.client.get(url.clone()).header(ACCEPT, "application/json")).await
+    }
+
+    /// Whether the tool server is not on the public internet.
+    pub(super) fn is_inside(&self) -> bool {
+        self.reach.inside
+    }
+
+    /// Posts JSON.
+    pub(super) async fn post_json(&self, url: &Url, body: &Value) -> Result<Answer, HttpError> {
+        self.answer(url, self.client.post(url.clone()).header(ACCEPT, "application/json").json(body)).await
+    }
+
+    async fn answer(&self, url: &Url, request: RequestBuilder) -> Result<Answer, HttpError> {
+        let request = request.build().map_err(|error| failed(url, error))?;
+        let response = self.send(request).await?;
+        let status = response.status();
+        Ok(Answer { status, body: Zeroizing::new(self.body(url, response).await?) })
+    }
+
+    async fn send(&self, request: Request) -> Result<reqwest::Response, HttpError> {
+        let url = request.url().clone();
+        self.reach.check(&url)?;
+        self.client.execute(request).await.map_err(|error| failed(&url, error))
+    }
+
+    async fn body(&self, url: &Url, response: reqwest::Response) -> Result<Vec<u8>, HttpError> {
+        let body = read_body(response, MAX_BODY).await.map_err(|error| failed(url, error))?;
+        if body.is_whole { Ok(body.bytes) } else { Err(HttpError::TooLong(host_of(url))) }
+    }
+}
+
+/// For discovery, which follows redirects within an origin itself.
+impl OAuthHttpClient for Http {
+    fn execute(&self, request: OAuthHttpRequest) -> OAuthHttpClientFuture<'_> {
+        Box::pin(async move {
+            let request = Request::try_from(request.request)?;
+            let url = request.url().clone();
+            let mut response = self.send(request).await?;
+            let mut answer = axum::http::Response::builder().status(response.status());
+            if let Some(headers) = answer.headers_mut() {
+                headers.extend(std::mem::take(response.headers_mut()));
+            }
+            Ok(answer.body(self.body(&url, response).await?)?)
+        })
+    }
+}
+
+impl Answer {
+    /// The body as JSON, if it is that.
+    pub(super) fn json(&self) -> Option<Value> {
+        serde_json::from_slice(&self.body).ok()
+    }
+}
+
+/// What a server says of itself or of an error, for a person: bounded, without control characters.
+pub(super) fn said(text: &str) -> String {
+    let kept = text.chars().filter(|character| !character.is_control());
+    kept.take(MAX_SAID).collect()
+}
+
+/// Without the address, which a server may have put anything into.
+fn failed(url: &Url, error: reqwest::Error) -> HttpError {
+    let reason = if error.is_timeout() {
+        format!("it did not answer within {} seconds", DEADLINE.as_secs())
+    } else {
+        said(&chain(&error.without_url()))
+    };
+    HttpError::Connection { host: host_of(url), reason }
+}
+
+/// Whether a name means this machine (RFC 6761, section 6.3).
+fn is_local(name: &str) -> bool {
+    name == "localhost" || name.ends_with(".localhost")
+}
+
+fn host_of(url: &Url) -> String {
+    url.host_str().unwrap_or_default().to_owned()
+}
+
+fn literal(url: &Url) -> Option<IpAddr> {
+    match url.host()? {
+        Host::Ipv4(address) => Some(address.into()),
+        Host::Ipv6(address) => Some(address.into()),
+        Host::Domain(_) => None,
+    }
+}
+
+async fn lookup(host: &str) -> io::Result<Vec<IpAddr>> {
+    Ok(tokio::net::lookup_host((host, 0)).await?.map(|found| found.ip()).collect())
+}
+
+#[cfg(test)]
+#[path = "http_tests.rs"]
+mod tests;

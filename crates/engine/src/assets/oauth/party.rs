@@ -1,0 +1,208 @@
+//! An authorization server and who the engine is there: what is asked of it once it is found.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use contract::Timestamp;
+use reqwest::header::HeaderValue;
+use reqwest::{StatusCode, Url};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use url::form_urlencoded::byte_serialize;
+use zeroize::Zeroizing;
+
+use super::grant::Tokens;
+use super::http::{Answer, Http, HttpError, said};
+
+/// The longest token, in bytes: it goes into a header.
+const MAX_TOKEN: usize = 16 * 1024;
+
+/// See the module. It holds a secret, so it cannot be printed.
+#[derive(Clone, Serialize, Deserialize)]
+pub(super) struct Party {
+    /// What the authorization server calls itself, where it does.
+    pub(super) issuer: Option<String>,
+    /// What the engine's registration is kept under.
+    pub(super) registered_at: String,
+    pub(super) token_endpoint: Url,
+    pub(super) revocation_endpoint: Option<Url>,
+    pub(super) client: Client,
+    /// What the tokens are for (RFC 8707).
+    pub(super) resource: String,
+}
+
+/// Who the engine is at an authorization server.
+#[derive(Clone, Serialize, Deserialize)]
+pub(super) struct Client {
+    pub(super) id: String,
+    pub(super) proof: Proof,
+    /// Whether the engine has registered itself.
+    pub(super) registered: bool,
+}
+
+/// How it shows that it is it (RFC 6749, section 2.3).
+#[derive(Clone, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Proof {
+    /// Not at all: it is a public client.
+    None,
+    /// By a secret in `Authorization`.
+    Basic(Zeroizing<String>),
+    /// By a secret in the form.
+    Post(Zeroizing<String>),
+}
+
+/// Why there are no tokens.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum TokenError {
+    /// The authorization server has refused, with this code (RFC 6749, section 5.2).
+    #[error("the authorization server refuses: `{0}`")]
+    Refused(String),
+    /// It cannot be reached, is unwell, or does not speak the protocol.
+    #[error("{0}")]
+    Unavailable(String),
+}
+
+impl TokenError {
+    /// Whether it does not know the engine, or lets it do nothing, any more.
+    pub(super) fn is_of_client(&self) -> bool {
+        matches!(self, Self::Refused(code) if code == "invalid_client" || code == "unauthorized_client")
+    }
+}
+
+impl From<HttpError> for TokenError {
+    fn from(error: HttpError) -> Self {
+        Self::Unavailable(error.to_string())
+    }
+}
+
+#[derive(Deserialize)]
+struct Given {
+    access_token: Zeroizing<String>,
+    token_type: String,
+    refresh_token: Option<Zeroizing<String>>,
+    expires_in: Option<Value>,
+}
+
+impl Party {
+    /// Exchanges a code for tokens, at `now`.
+    pub(super) async fn exchange(
+        &self,
+        http: &Http,
+        now: Timestamp,
+        code: &str,
+        verifier: &str,
+        redirect_uri: &str,
+    ) -> Result<Tokens, TokenError> {
+        let fields = [
+            ("grant_type", "authorization_code"),
+            ("code", code),
+            ("redirect_uri", redirect_uri),
+            ("code_verifier", verifier),
+            ("resource", &self.resource),
+        ];
+        tokens(&self.post(http, &self.token_endpoint, &fields).await?, now)
+    }
+
+    /// Exchanges a refresh token for others, at `now`.
+    pub(super) async fn refresh(
+        &self,
+        http: &Http,
+        now: Timestamp,
+        refresh_token: &str,
+    ) -> Result<Tokens, TokenError> {
+        let fields =
+            [("grant_type", "refresh_token"), ("refresh_token", refresh_token), ("resource", &self.resource)];
+        tokens(&self.post(http, &self.token_endpoint, &fields).await?, now)
+    }
+
+    /// Revokes a token (RFC 7009), where that can be done.
+    pub(super) async fn revoke(&self, http: &Http, token: &str, hint: &str) -> Result<(), TokenError> {
+        let Some(endpoint) = &self.revocation_endpoint else { return Ok(()) };
+        let answer = self.post(http, endpoint, &[("token", token), ("token_type_hint", hint)]).await?;
+        if answer.status.is_success() { Ok(()) } else { Err(refusal(&answer)) }
+    }
+
+    async fn post(&self, http: &Http, url: &Url, fields: &[(&str, &str)]) -> Result<Answer, HttpError> {
+        let Client { id, proof, .. } = &self.client;
+        let mut fields = fields.to_vec();
+        let authorization = match proof {
+            Proof::Basic(secret) => basic(id, secret),
+            Proof::None => {
+                fields.push(("client_id", id));
+                None
+            }
+            Proof::Post(secret) => {
+                fields.extend([("client_id", id.as_str()), ("client_secret", secret.as_str())]);
+                None
+            }
+        };
+        http.post_form(url, authorization, &fields).await
+    }
+}
+
+/// Id and secret are form-encoded before they are joined (RFC 6749, section 2.3.1).
+fn basic(id: &str, secret: &str) -> Option<HeaderValue> {
+    let encoded = |text: &str| byte_serialize(text.as_bytes()).collect::<String>();
+    let joined = Zeroizing::new(format!("{}:{}", encoded(id), encoded(secret)));
+    let mut value = HeaderValue::from_str(&format!("Basic {}", STANDARD.encode(joined.as_bytes()))).ok()?;
+    value.set_sensitive(true);
+    Some(value)
+}
+
+fn tokens(answer: &Answer, asked_at: Timestamp) -> Result<Tokens, TokenError> {
+    if answer.status != StatusCode::OK {
+        return Err(refusal(answer));
+    }
+    let unfit = |what: &str| TokenError::Unavailable(format!("the authorization server's answer {what}"));
+    // What the parser says of it could quote a token.
+    let Ok(given) = serde_json::from_slice::<Given>(&answer.body) else {
+        // Some servers refuse with status 200.
+        let unfit = || unfit("has no token that can be read");
+        return Err(code_of(answer).map_or_else(unfit, TokenError::Refused));
+    };
+    if !given.token_type.eq_ignore_ascii_case("bearer") {
+        return Err(unfit("has a token of another kind than `Bearer`"));
+    }
+    if !can_be_sent(&given.access_token) {
+        return Err(unfit("has a token that cannot be sent"));
+    }
+    let life = given.expires_in.as_ref().and_then(seconds).map(|seconds| seconds.saturating_mul(1_000));
+    Ok(Tokens {
+        access: given.access_token,
+        refresh: given.refresh_token.filter(|token| !token.is_empty()),
+        life_ms: life,
+        expires_at: life.map(|life| asked_at.unix_ms().saturating_add(life)),
+    })
+}
+
+/// Seconds, also where a server writes them as text.
+fn seconds(value: &Value) -> Option<i64> {
+    let seconds = match value {
+        Value::String(text) => text.parse().ok()?,
+        value => value.as_f64()?,
+    };
+    #[expect(clippy::cast_possible_truncation, reason = "a cast from a float saturates, which is far enough")]
+    let seconds = seconds.max(0.0) as i64;
+    Some(seconds)
+}
+
+fn can_be_sent(token: &str) -> bool {
+    (1..=MAX_TOKEN).contains(&token.len()) && token.bytes().all(|byte| (0x21..0x7f).contains(&byte))
+}
+
+/// The code of a refusal (RFC 6749, section 5.2).
+fn code_of(answer: &Answer) -> Option<String> {
+    let body = answer.json()?;
+    Some(said(body.get("error")?.as_str()?)).filter(|code| !code.is_empty())
+}
+
+/// What an answer means that is not the one hoped for.
+fn refusal(answer: &Answer) -> TokenError {
+    let status = answer.status;
+    match code_of(answer) {
+        Some(code) if status.is_client_error() && status != StatusCode::TOO_MANY_REQUESTS => {
+            TokenError::Refused(code)
+        }
+        _ => TokenError::Unavailable(format!("the authorization server answered {status}")),
+    }
+}

@@ -1,0 +1,184 @@
+//! Secrets at rest, sealed under a master key: the orchestrator's for engine keys and their like, an engine's own for
+//! its user's credentials.
+//!
+//! A sealed secret is bound to its owner and its purpose: moved to another row or column it does not open.
+//! The form is base64url over `version ‖ nonce ‖ ciphertext`; the version byte lets the form change while old
+//! rows still open. The cipher is AES-256-GCM-SIV (RFC 8452): even a nonce that repeated would show no more than
+//! that two secrets are alike. Every admit opens one, so it is the TLS library's, in hardware.
+
+use aws_lc_rs::aead::{AES_256_GCM_SIV, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use std::fmt;
+use zeroize::Zeroizing;
+
+/// The form that is written.
+const VERSION: u8 = 2;
+
+/// The key that seals all others: 32 bytes.
+#[derive(Clone)]
+pub struct MasterKey(Zeroizing<[u8; 32]>);
+
+impl MasterKey {
+    /// Reads 43 characters of URL-safe base64; none if `text` is anything else.
+    pub fn parse(text: &str) -> Option<Self> {
+        let bytes = Zeroizing::new(URL_SAFE_NO_PAD.decode(text).ok()?);
+        let mut key = Zeroizing::new([0_u8; 32]);
+        if bytes.len() != key.len() {
+            return None;
+        }
+        key.copy_from_slice(&bytes);
+        Some(Self(key))
+    }
+
+    /// A fresh key from the operating system's random source.
+    pub fn generate() -> Result<Self, KeyError> {
+        let mut key = Zeroizing::new([0_u8; 32]);
+        getrandom::fill(key.as_mut_slice()).map_err(|_| KeyError::NoRandomness)?;
+        Ok(Self(key))
+    }
+
+    /// The text that [`MasterKey::parse`] reads. Only for the file or variable that keeps the key.
+    pub fn expose(&self) -> Zeroizing<String> {
+        Zeroizing::new(URL_SAFE_NO_PAD.encode(self.0.as_slice()))
+    }
+}
+
+impl fmt::Debug for MasterKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("master key…")
+    }
+}
+
+/// A secret that could not be sealed or opened. It says nothing about the secret.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum KeyError {
+    /// The operating system gave no randomness.
+    #[error("the operating system's random source failed")]
+    NoRandomness,
+    /// Another master key, another owner, another purpose, or damage.
+    #[error("a stored secret does not open under this key")]
+    Sealed,
+}
+
+/// Seals and opens secrets under one master key.
+pub struct Vault {
+    cipher: LessSafeKey,
+}
+
+impl Vault {
+    /// The vault of `master`.
+    pub fn new(master: &MasterKey) -> Result<Self, KeyError> {
+        let key = UnboundKey::new(&AES_256_GCM_SIV, master.0.as_slice()).map_err(|_| KeyError::Sealed)?;
+        Ok(Self { cipher: LessSafeKey::new(key) })
+    }
+
+    /// Seals `secret` for `owner` and `purpose`, a name of what it is for.
+    pub fn seal(&self, owner: &str, purpose: impl AsRef<str>, secret: &str) -> Result<String, KeyError> {
+        let mut nonce = [0_u8; NONCE_LEN];
+        getrandom::fill(&mut nonce).map_err(|_| KeyError::NoRandomness)?;
+        let bound = bound_to(owner, purpose.as_ref());
+        // The tag takes the place of what is reserved: the text is not copied elsewhere as it grows.
+        let mut text = Zeroizing::new(Vec::with_capacity(secret.len() + AES_256_GCM_SIV.tag_len()));
+        text.extend_from_slice(secret.as_bytes());
+        self.cipher
+            .seal_in_place_append_tag(
+                Nonce::assume_unique_for_key(nonce),
+                Aad::from(bound.as_bytes()),
+                &mut *text,
+            )
+            .map_err(|_| KeyError::Sealed)?;
+        let blob: Vec<u8> = [VERSION].iter().chain(&nonce).chain(text.iter()).copied().collect();
+        Ok(URL_SAFE_NO_PAD.encode(blob))
+    }
+
+    /// Opens what was sealed for the same `owner` and `purpose`.
+    pub fn open(
+        &self,
+        owner: &str,
+        purpose: impl AsRef<str>,
+        sealed: &str,
+    ) -> Result<Zeroizing<String>, KeyError> {
+        let mut blob = Zeroizing::new(URL_SAFE_NO_PAD.decode(sealed).map_err(|_| KeyError::Sealed)?);
+        let Some((&mut VERSION, rest)) = blob.split_first_mut() else { return Err(KeyError::Sealed) };
+        let (nonce, sealed) = rest.split_first_chunk_mut::<NONCE_LEN>().ok_or(KeyError::Sealed)?;
+        let bound = bound_to(owner, purpose.as_ref());
+        let plain = self
+            .cipher
+            .open_in_place(Nonce::assume_unique_for_key(*nonce), Aad::from(bound.as_bytes()), sealed)
+            .map_err(|_| KeyError::Sealed)?;
+        // Only texts are sealed.
+        let text = std::str::from_utf8(plain).map_err(|_| KeyError::Sealed)?;
+        Ok(Zeroizing::new(text.to_owned()))
+    }
+}
+
+/// The associated data. NUL is in no id, so no two pairs read alike.
+fn bound_to(owner: &str, purpose: &str) -> String {
+    format!("{owner}\0{purpose}")
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const PURPOSE: &str = "engine_key";
+
+    fn vault() -> Vault {
+        Vault::new(&MasterKey(Zeroizing::new([7; 32]))).unwrap()
+    }
+
+    #[test]
+    fn master_keys_are_43_characters_of_base64url() {
+        let key = MasterKey::generate().unwrap();
+        let text = key.expose();
+        assert_eq!(text.len(), 43);
+        assert_eq!(*MasterKey::parse(&text).unwrap().0, *key.0);
+        assert!(!format!("{key:?}").contains(&**text));
+        for wrong in ["", "short", &"A".repeat(42), &"A".repeat(44), &"+".repeat(43), &format!("{}=", *text)]
+        {
+            assert!(MasterKey::parse(wrong).is_none(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn the_same_secret_is_never_sealed_alike() {
+        let vault = vault();
+        let seal = || vault.seal("eng_1", PURPOSE, "secret").unwrap();
+        assert_ne!(seal(), seal());
+    }
+
+    proptest! {
+        #[test]
+        fn a_sealed_secret_opens_for_its_owner_and_purpose_alone(
+            owner in "[a-z_0-9]{1,40}", other in "[a-z_0-9]{1,40}", secret in ".{0,80}",
+        ) {
+            let vault = vault();
+            let sealed = vault.seal(&owner, PURPOSE, &secret).unwrap();
+            prop_assert!(secret.len() < 8 || !sealed.contains(&secret));
+            prop_assert_eq!(&*vault.open(&owner, PURPOSE, &sealed).unwrap(), &secret);
+            prop_assert!(vault.open(&owner, "another", &sealed).is_err());
+            prop_assert!(other == owner || vault.open(&other, PURPOSE, &sealed).is_err());
+            let stranger = Vault::new(&MasterKey(Zeroizing::new([8; 32]))).unwrap();
+            prop_assert!(stranger.open(&owner, PURPOSE, &sealed).is_err());
+        }
+
+        #[test]
+        fn a_damaged_secret_does_not_open(at in any::<prop::sample::Index>(), flip in 1_u8..=255) {
+            let vault = vault();
+            let sealed = vault.seal("eng_1", PURPOSE, "sk-svc-secret").unwrap();
+            let mut blob = URL_SAFE_NO_PAD.decode(&sealed).unwrap();
+            let at = at.index(blob.len());
+            blob[at] ^= flip;
+            let damaged = URL_SAFE_NO_PAD.encode(blob);
+            prop_assert_eq!(vault.open("eng_1", PURPOSE, &damaged).unwrap_err(), KeyError::Sealed);
+        }
+
+        #[test]
+        fn no_text_panics_the_vault(text in ".{0,100}") {
+            let _ = vault().open("eng_1", PURPOSE, &text);
+        }
+    }
+}
