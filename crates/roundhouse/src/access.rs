@@ -1,6 +1,6 @@
 //! How the commands for people get at the services of a `roundhouse up`: by what it left in its folder.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 use contract::{PlatformKey, UserId};
@@ -9,6 +9,29 @@ use reqwest::Url;
 use crate::client::Orchestrator;
 use crate::error::Failure;
 use crate::up::folder::{ADDRESS, Folder, PLATFORM_KEY};
+
+/// Which engine a command for people talks to.
+#[derive(clap::Args)]
+pub(crate) struct EngineOptions {
+    /// The user whose engine it is; your login name by default.
+    #[arg(long, env = "USER", default_value = "me")]
+    user: String,
+    /// The folder of the `roundhouse up` to talk to.
+    #[arg(long)]
+    dir: Option<PathBuf>,
+    /// The orchestrator's address; by default that of the `roundhouse up` of the folder.
+    #[arg(long)]
+    url: Option<Url>,
+}
+
+impl EngineOptions {
+    /// The orchestrator to ask for the engine, and the user to ask it for.
+    pub(crate) fn reach(self) -> Result<(Orchestrator, UserId), Failure> {
+        let user = user(self.user)?;
+        let folder = Folder::at(self.dir.as_deref()).map_err(Failure::usage)?;
+        Ok((orchestrator(&folder, self.url)?, user))
+    }
+}
 
 /// The user called `user`.
 pub(crate) fn user(user: String) -> Result<UserId, Failure> {

@@ -5,7 +5,6 @@ mod input;
 mod screen;
 
 use std::ops::ControlFlow;
-use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
@@ -13,18 +12,16 @@ use contract::engine::PendingRequest;
 use contract::event::{Event, HitlRequest, HitlResolved, SentEvent};
 use contract::{ClientRequestId, ErrorCode, HitlId, TaskId, UserId};
 use futures::StreamExt as _;
-use reqwest::Url;
 use service::clock::{Clock as _, SystemClock};
 use service::signals::{Asked, Endings};
 use uuid::Uuid;
 
 use self::input::Input;
 use self::screen::Screen;
-use crate::access;
+use crate::access::EngineOptions;
 use crate::client::{ClientError, Engine, Events, Orchestrator};
 use crate::error::Failure;
 use crate::terminal::on_one_line;
-use crate::up::folder::Folder;
 
 /// How often a broken stream is taken up again before giving up, and how long to wait in between.
 const RECONNECTS: u32 = 20;
@@ -35,25 +32,16 @@ const RESENDS: u32 = 3;
 /// Arguments of `roundhouse chat`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// The user to talk as; the engine is theirs. Their login name by default.
-    #[arg(long, env = "USER", default_value = "me")]
-    user: String,
+    #[command(flatten)]
+    engine: EngineOptions,
     /// The conversation to begin or go on with.
     #[arg(long, default_value = "chat")]
     task: String,
-    /// The folder of the `roundhouse up` to talk to.
-    #[arg(long)]
-    dir: Option<PathBuf>,
-    /// The orchestrator's address; by default that of the `roundhouse up` of the folder.
-    #[arg(long)]
-    url: Option<Url>,
 }
 
 pub(crate) fn run(args: Args) -> Result<(), Failure> {
-    let user = access::user(args.user)?;
     let task = TaskId::new(args.task).map_err(|error| Failure::usage(format!("--task: {error}")))?;
-    let folder = Folder::at(args.dir.as_deref()).map_err(Failure::usage)?;
-    let orchestrator = access::orchestrator(&folder, args.url)?;
+    let (orchestrator, user) = args.engine.reach()?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let result = runtime.block_on(Chat::begin(orchestrator, user, task));
     // The thread that reads the terminal cannot be woken; it must not keep the program.

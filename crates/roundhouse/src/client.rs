@@ -4,14 +4,19 @@ use std::pin::Pin;
 use std::time::Duration;
 
 use anyhow::Context as _;
+use contract::assets::{
+    Callback, CallbackOutcome, Connect, ConnectOutcome, Connection, ConnectionList, Disconnected, Server,
+    ServerList,
+};
 use contract::engine::{ENGINE_KEY_HEADER, Execute, HitlPending, HitlRespond, PendingRequest, Replay};
 use contract::event::SentEvent;
 use contract::orchestrator::{Admission, Admit, DenialReason, EngineRecord, PLATFORM_KEY_HEADER};
 use contract::text::ClientRequestId;
-use contract::{EngineId, ErrorBody, ErrorCode, PlatformKey, TaskId, UserId};
+use contract::{ConnectionId, EngineId, ErrorBody, ErrorCode, PlatformKey, TaskId, UserId};
 use futures::{Stream, StreamExt as _};
 use reqwest::header::HeaderValue;
 use reqwest::{RequestBuilder, Response, Url};
+use serde::de::DeserializeOwned;
 use sse_stream::SseStream;
 
 /// How long an answer may take to begin: a boot takes a minute at most, with some time to spare.
@@ -155,6 +160,54 @@ impl Engine {
     pub(crate) async fn respond(&self, answer: &HitlRespond) -> Result<(), ClientError> {
         let request = self.http.post(format!("{}/hitl/respond", self.base)).json(answer);
         send(self.with_key(request)).await.map(drop)
+    }
+
+    /// The tool servers that the catalog names.
+    pub(crate) async fn servers(&self) -> Result<Vec<Server>, ClientError> {
+        let ServerList { servers } = self.read(self.http.get(self.path("/assets/servers"))).await?;
+        Ok(servers)
+    }
+
+    /// The user's connections to tool servers.
+    pub(crate) async fn connections(&self) -> Result<Vec<Connection>, ClientError> {
+        let ConnectionList { connections } =
+            self.read(self.http.get(self.path("/assets/connections"))).await?;
+        Ok(connections)
+    }
+
+    /// Connects a tool server, or learns where the user must give leave for that.
+    pub(crate) async fn connect(&self, connect: &Connect) -> Result<ConnectOutcome, ClientError> {
+        self.read(self.http.post(self.path("/assets/connect")).json(connect)).await
+    }
+
+    /// Hands on what an authorization server sent the user's browser back with.
+    pub(crate) async fn finish_authorization(
+        &self,
+        callback: &Callback,
+    ) -> Result<ConnectionId, ClientError> {
+        let request = self.http.post(self.path("/assets/callback")).json(callback);
+        let CallbackOutcome { connection, .. } = self.read(request).await?;
+        Ok(connection)
+    }
+
+    /// Removes a connection.
+    pub(crate) async fn disconnect(&self, connection: ConnectionId) -> Result<(), ClientError> {
+        let request = self.http.delete(self.path(&format!("/assets/connections/{connection}")));
+        let Disconnected { .. } = self.read(request).await?;
+        Ok(())
+    }
+
+    fn path(&self, path: &str) -> String {
+        format!("{}{path}", self.base)
+    }
+
+    /// Sends a request and reads the answer.
+    async fn read<T: DeserializeOwned>(&self, request: RequestBuilder) -> Result<T, ClientError> {
+        let answer = send(self.with_key(request)).await?;
+        let body = tokio::time::timeout(ANSWER_TIMEOUT, answer.json()).await;
+        Ok(body
+            .context("the answer did not come to its end in time")?
+            .context("the answer has no known form")?)
     }
 
     fn with_key(&self, request: RequestBuilder) -> RequestBuilder {

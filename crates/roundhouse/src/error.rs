@@ -21,14 +21,23 @@ impl Failure {
 
     /// Tells the person, and gives the exit code.
     pub(crate) fn report(self) -> ExitCode {
-        let (text, code) = match self {
-            Self::Usage(message) => (message, 2),
-            // With its causes: they say what the system answered.
-            Self::Failed(error) => (format!("{error:#}"), 1),
+        let code = match self {
+            Self::Usage(_) => 2,
+            Self::Failed(_) => 1,
         };
         // Nothing can be done where standard error is closed.
-        let _ = std::io::Write::write_fmt(&mut std::io::stderr(), format_args!("roundhouse: {text}\n"));
+        let _ = std::io::Write::write_fmt(&mut std::io::stderr(), format_args!("roundhouse: {self}\n"));
         ExitCode::from(code)
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Usage(message) => f.write_str(message),
+            // With its causes: they say what the system answered.
+            Self::Failed(error) => write!(f, "{error:#}"),
+        }
     }
 }
 

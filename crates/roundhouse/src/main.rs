@@ -5,6 +5,7 @@ mod audit_command;
 mod catalog;
 mod chat;
 mod client;
+mod connection;
 mod engine_command;
 mod error;
 mod journal;
@@ -35,6 +36,8 @@ enum Command {
     Up(up::Args),
     /// Talk to a user's engine in the terminal.
     Chat(chat::Args),
+    /// Connect tool servers to a user's engine, list the connections, remove them.
+    Connection(connection::Args),
     /// Run the orchestrator, configured by `ORCH_…` variables.
     Orchestrator(orchestrator_command::Args),
     /// Check the ledger.
@@ -54,6 +57,7 @@ fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Up(args) => up::run(&args),
         Command::Chat(args) => chat::run(args),
+        Command::Connection(args) => connection::run(args),
         Command::Orchestrator(args) => orchestrator_command::run(&args),
         Command::Audit(args) => audit_command::run(&args),
         Command::Rekey => rekey_command::run(),

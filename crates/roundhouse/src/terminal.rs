@@ -1,6 +1,9 @@
 //! What the commands write for a person: to an output that may be gone, and without what could drive a terminal.
 
-use std::io::{self, Write as _};
+use std::io::{self, IsTerminal as _, Write as _};
+
+use rustix::termios::tcgetwinsize;
+use unicode_width::{UnicodeWidthChar as _, UnicodeWidthStr as _};
 
 /// Writes a line for the person; a terminal that is gone has nobody to read it.
 pub(crate) fn say(text: &str) -> io::Result<()> {
@@ -8,6 +11,29 @@ pub(crate) fn say(text: &str) -> io::Result<()> {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
         result => result,
     }
+}
+
+/// How many columns the terminal has on which the person reads; none where it is no terminal.
+pub(crate) fn columns() -> Option<usize> {
+    let output = io::stdout();
+    // One that does not know its size says 0.
+    let size = tcgetwinsize(&output).ok().filter(|_| output.is_terminal())?;
+    Some(usize::from(size.ws_col)).filter(|columns| *columns > 0)
+}
+
+/// At most so many columns of `text`, which is one line without anything that drives a terminal.
+pub(crate) fn cut(text: &str, columns: usize) -> String {
+    if text.width() <= columns {
+        return text.to_owned();
+    }
+    // The mark that something is missing takes a column too.
+    let Some(room) = columns.checked_sub(1) else { return String::new() };
+    let mut used = 0;
+    let fits = |character: &char| {
+        used += character.width().unwrap_or(0);
+        used <= room
+    };
+    text.chars().take_while(fits).chain(['…']).collect()
 }
 
 /// `text` with its lines, and with escapes in place of the control characters that could drive the terminal.
@@ -59,6 +85,26 @@ mod tests {
         assert_eq!(harmless(text), "a\\r\n\tb\\u{1b}[2K\u{202e}c\\u{9b}é");
         assert_eq!(visible(text), "a\\r\n\tb\\u{1b}[2K\\u{202e}c\\u{9b}é");
         assert_eq!(on_one_line(text, 99), "a\\r\\n\\tb\\u{1b}[2K\\u{202e}c\\u{9b}é");
+    }
+
+    #[test]
+    fn wide_characters_are_cut_by_the_columns_that_they_take() {
+        assert_eq!(cut("grün", 4), "grün");
+        assert_eq!(cut("grüne", 4), "grü…");
+        assert_eq!(cut("日本語", 6), "日本語");
+        assert_eq!(cut("日本語", 5), "日本…");
+        assert_eq!(cut("日本語", 4), "日…");
+        assert_eq!([cut("ab", 1), cut("ab", 0), cut("", 0)], ["…", "", ""]);
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn what_is_cut_fits(text in "\\PC*", columns in 0_usize..40) {
+            let shown = cut(&text, columns);
+            proptest::prop_assert!(shown.width() <= columns, "{shown:?}");
+            let kept = shown.strip_suffix('…').unwrap_or(&shown);
+            proptest::prop_assert!(text.starts_with(kept));
+        }
     }
 
     #[test]

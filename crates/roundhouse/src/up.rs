@@ -3,7 +3,7 @@
 mod environment;
 pub(crate) mod folder;
 mod guide;
-mod port;
+pub(crate) mod port;
 
 use std::collections::BTreeMap;
 use std::io;

@@ -9,18 +9,26 @@ const PROVIDER_KEYS: [&str; 5] =
     ["ANTHROPIC_API_KEY", "OPENAI_API_KEY", "GEMINI_API_KEY", "OLLAMA_API_KEY", "OPENAI_COMPATIBLE_API_KEY"];
 
 /// Settings of the engine that do not begin with `LLM_`.
-const ENGINE_SETTINGS: [&str; 7] = [
+const ENGINE_SETTINGS: [&str; 9] = [
     "ENGINE_ALLOW_UNCONFINED",
     "ENGINE_LOG_LEVEL",
     "ENGINE_WEB_ALLOW",
     "CHANNEL_STATE_TTL_ACTIVE",
     "CHANNEL_STATE_TTL_HITL",
     "LC_BATCH_INTERVAL_HOURS",
+    "OAUTH_CLIENT_METADATA_URL",
+    REDIRECT_BASE,
     "REACTIVE_COMPACT_ENABLED",
 ];
 
+/// Where authorization servers send the user's browser back to.
+const REDIRECT_BASE: &str = "OAUTH_REDIRECT_BASE_URL";
+
+/// Where `roundhouse connection connect` takes the browser. Always the same: authorization servers remember it.
+const HERE: &str = "http://127.0.0.1:8765";
+
 /// The variables for engines: every `LLM_…`, each provider's key and each engine setting that is set; the
-/// offline provider where no provider is named at all.
+/// offline provider where no provider is named at all, and this machine where nobody says where browsers are sent back to.
 pub(super) fn for_engines(env: &dyn Env) -> BTreeMap<String, String> {
     let wanted = |name: &str| {
         name.starts_with("LLM_") || PROVIDER_KEYS.contains(&name) || ENGINE_SETTINGS.contains(&name)
@@ -39,6 +47,7 @@ pub(super) fn for_engines(env: &dyn Env) -> BTreeMap<String, String> {
     if !passed.keys().any(names_provider) {
         passed.insert("LLM_PROVIDER".into(), "scripted".into());
     }
+    passed.entry(REDIRECT_BASE.into()).or_insert_with(|| HERE.into());
     // An engine's working directory is its own folder.
     if let Some(script) = passed.get_mut("LLM_SCRIPT_PATH")
         && let Ok(absolute) = std::path::absolute(&*script)
@@ -55,7 +64,9 @@ mod tests {
     fn passed(pairs: &[(&str, &str)]) -> Vec<(String, String)> {
         let env: BTreeMap<String, String> =
             pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
-        for_engines(&env).into_iter().collect()
+        let mut passed = for_engines(&env);
+        passed.retain(|name, value| name != REDIRECT_BASE || value != HERE);
+        passed.into_iter().collect()
     }
 
     fn owned(pairs: &[(&str, &str)]) -> Vec<(String, String)> {
@@ -67,6 +78,20 @@ mod tests {
         let set =
             [("ENGINE_LOG_LEVEL", "debug"), ("HOME", "/h"), ("OPENAI_API_KEY", "k"), ("GITHUB_API_KEY", "k")];
         assert_eq!(passed(&set), owned(&[("ENGINE_LOG_LEVEL", "debug"), ("OPENAI_API_KEY", "k")]));
+    }
+
+    #[test]
+    fn browsers_are_sent_back_to_this_machine_unless_somebody_says_otherwise() {
+        for set in [vec![], vec![(REDIRECT_BASE.to_owned(), String::new())]] {
+            let set: BTreeMap<String, String> = set.into_iter().collect();
+            assert_eq!(for_engines(&set).get(REDIRECT_BASE).map(String::as_str), Some(HERE));
+        }
+        let set = [
+            ("LLM_PROVIDER", "scripted"),
+            ("OAUTH_CLIENT_METADATA_URL", "https://app.example.com/client.json"),
+            ("OAUTH_REDIRECT_BASE_URL", "https://app.example.com"),
+        ];
+        assert_eq!(passed(&set), owned(&set));
     }
 
     #[test]

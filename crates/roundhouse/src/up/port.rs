@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 /// The process that listens on TCP `port`, as a person would name it; none where the system does not tell
 /// (another user's process, another network namespace).
-pub(super) fn holder(port: u16) -> Option<String> {
+pub(crate) fn holder(port: u16) -> Option<String> {
     let sockets: Vec<String> = ["/proc/net/tcp", "/proc/net/tcp6"]
         .iter()
         .filter_map(|table| fs::read_to_string(table).ok())

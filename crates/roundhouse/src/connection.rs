@@ -1,0 +1,196 @@
+//! `roundhouse connection`: tool servers and a user's connections to them, for a person at a terminal.
+
+mod authorization;
+mod callback;
+mod key;
+mod table;
+
+use anyhow::{Context as _, anyhow};
+use clap::Subcommand;
+use contract::assets::{AuthKind, Connect, ConnectOutcome, Connection, Server};
+use contract::{ErrorCode, UserId};
+use service::signals::Endings;
+
+use self::authorization::Authorization;
+use crate::access::EngineOptions;
+use crate::client::{ClientError, Engine, Orchestrator};
+use crate::error::Failure;
+use crate::terminal::{columns, on_one_line, say};
+
+/// The most characters of tools' names that are told where they are not asked for.
+const MAX_NAMES: usize = 400;
+
+/// Arguments of `roundhouse connection`.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// List the tool servers that the catalog names, and how the connections to them are.
+    List(EngineOptions),
+    /// Connect a tool server: its tools are the agent's from then on. Connecting again renews the connection.
+    ///
+    /// A server that needs a key is given the one that is asked for at the terminal, or read from standard input where
+    /// that is no terminal. For a server that needs your leave, an address is printed to give it at.
+    Connect {
+        /// The server's name.
+        server: String,
+        #[command(flatten)]
+        engine: EngineOptions,
+    },
+    /// Remove a connection: the leave is revoked where that can be done, and what is kept of the user forgotten.
+    Remove {
+        /// The server's name, or the connection's id.
+        connection: String,
+        #[command(flatten)]
+        engine: EngineOptions,
+    },
+}
+
+pub(crate) fn run(args: Args) -> Result<(), Failure> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let result = runtime.block_on(async {
+        let mut endings = Endings::listen().context("signals cannot be listened for")?;
+        tokio::select! {
+            done = perform(args.command) => done,
+            _ = endings.asked() => Err(anyhow!("ended before it was done").into()),
+        }
+    });
+    // The thread that reads the terminal cannot be woken; it must not keep the program.
+    runtime.shutdown_background();
+    result
+}
+
+async fn perform(command: Command) -> Result<(), Failure> {
+    match command {
+        Command::List(engine) => Session::begin(engine).await?.list().await,
+        Command::Connect { server, engine } => Session::begin(engine).await?.connect(&server).await,
+        Command::Remove { connection, engine } => Session::begin(engine).await?.remove(&connection).await,
+    }
+}
+
+/// A user's engine, and how to find it again.
+struct Session {
+    orchestrator: Orchestrator,
+    user: UserId,
+    engine: Engine,
+}
+
+impl Session {
+    async fn begin(options: EngineOptions) -> Result<Self, Failure> {
+        let (orchestrator, user) = options.reach()?;
+        let engine = orchestrator.admit(&user).await?;
+        Ok(Self { orchestrator, user, engine })
+    }
+
+    /// Finds the engine again: it may have been put to sleep, or moved to another port.
+    async fn renew(&mut self) -> Result<(), ClientError> {
+        self.engine = self.orchestrator.admit(&self.user).await?;
+        Ok(())
+    }
+
+    async fn list(&self) -> Result<(), Failure> {
+        let servers = self.engine.servers().await?;
+        let connections = self.engine.connections().await?;
+        if servers.is_empty() && connections.is_empty() {
+            return Ok(say(NO_SERVERS)?);
+        }
+        Ok(say(&table::of(&servers, &connections, columns()))?)
+    }
+
+    async fn connect(mut self, name: &str) -> Result<(), Failure> {
+        let servers = self.engine.servers().await?;
+        let Some(server) = servers.iter().find(|server| server.name == name) else {
+            return Err(no_such_server(name, &servers));
+        };
+        let credentials = match server.auth {
+            AuthKind::ApiKey => key::ask(name).await?,
+            AuthKind::None | AuthKind::OAuth => None,
+        };
+        let keyless = server.auth == AuthKind::ApiKey && credentials.is_none();
+        let connect = Connect { server: name.to_owned(), credentials, redirect_to: None };
+        match self.engine.connect(&connect).await {
+            Ok(ConnectOutcome::Connected { .. }) => {}
+            Ok(ConnectOutcome::AuthorizationRequired { authorization_url, state }) => {
+                Authorization::new(name, &authorization_url, state)?.give(&mut self).await?;
+            }
+            Err(ClientError::Refused { code: ErrorCode::InvalidRequest, .. }) if keyless => {
+                return Err(Failure::usage(format!(
+                    "the server `{name}` needs a key, and none was given: enter it when it is asked for, or give it on \
+                     standard input"
+                )));
+            }
+            Err(error) => return Err(told(error)),
+        }
+        let connections = self.engine.connections().await?;
+        let tools = connections.iter().find(|connection| connection.server == name);
+        Ok(say(&connected(name, tools.map(|connection| connection.tools.as_slice()).unwrap_or_default()))?)
+    }
+
+    async fn remove(&self, named: &str) -> Result<(), Failure> {
+        let connections = self.engine.connections().await?;
+        let is_named = |connection: &&Connection| {
+            connection.server == named || connection.connection.to_string() == named
+        };
+        let Some(found) = connections.iter().find(is_named) else {
+            return Err(no_such_connection(named, &connections));
+        };
+        self.engine.disconnect(found.connection).await.map_err(told)?;
+        let server = on_one_line(&found.server, usize::MAX);
+        Ok(say(&format!("The connection to `{server}` is removed."))?)
+    }
+}
+
+const NO_SERVERS: &str = "The catalog names no tool servers; those in its mcp.json would be listed here.";
+
+/// What a person is told of a server that was just connected.
+fn connected(server: &str, tools: &[String]) -> String {
+    let names = on_one_line(&tools.join(", "), MAX_NAMES);
+    match tools.len() {
+        0 => format!("The server `{server}` is connected. It offers no tools."),
+        1 => format!("The server `{server}` is connected. It offers one tool: {names}"),
+        count => format!("The server `{server}` is connected. It offers {count} tools: {names}"),
+    }
+}
+
+fn no_such_server(name: &str, servers: &[Server]) -> Failure {
+    let name = on_one_line(name, MAX_NAMES);
+    let known: Vec<_> = servers.iter().map(|server| server.name.as_str()).collect();
+    Failure::usage(if known.is_empty() {
+        format!("there is no server `{name}`: the catalog names none, and its mcp.json would")
+    } else {
+        format!(
+            "there is no server `{name}`; the catalog names {}",
+            on_one_line(&known.join(", "), usize::MAX)
+        )
+    })
+}
+
+fn no_such_connection(named: &str, connections: &[Connection]) -> Failure {
+    let named = on_one_line(named, MAX_NAMES);
+    let known: Vec<_> = connections.iter().map(|connection| connection.server.as_str()).collect();
+    Failure::usage(if known.is_empty() {
+        format!("there is no connection `{named}`, nor any other")
+    } else {
+        format!(
+            "there is no connection `{named}`; there are those to {}",
+            on_one_line(&known.join(", "), usize::MAX)
+        )
+    })
+}
+
+/// A refusal in the engine's words, which say what to do.
+fn told(error: ClientError) -> Failure {
+    let ClientError::Refused { code, message } = error else { return error.into() };
+    let message = on_one_line(&message, usize::MAX);
+    match code {
+        ErrorCode::InvalidRequest
+        | ErrorCode::ServerNotFound
+        | ErrorCode::ConnectionNotFound
+        | ErrorCode::AssetsNotConfigured => Failure::usage(message),
+        _ => anyhow!(message).into(),
+    }
+}

@@ -1,0 +1,159 @@
+//! The end of an authorization where the browser is sent back to this machine: the command stands in for the product's
+//! backend, and forwards what the browser brings to the engine.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use axum::Router;
+use axum::extract::{Query, Request, State};
+use axum::http::header::{CACHE_CONTROL, CONNECTION, REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS};
+use axum::http::{Method, StatusCode};
+use axum::response::{IntoResponse, Response};
+use contract::assets::Callback;
+use reqwest::Url;
+use service::serve::{Bounds, serve};
+use tokio::net::TcpListener;
+use tokio::sync::oneshot;
+use tokio_util::sync::CancellationToken;
+
+use crate::error::Failure;
+
+/// One person's browser.
+const BOUNDS: Bounds = Bounds {
+    max_connections: 16,
+    header_read_timeout: Duration::from_secs(10),
+    drain: Duration::from_secs(1),
+};
+
+/// An address of this machine that a browser is sent back to.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Place {
+    /// Where to listen.
+    pub(super) address: SocketAddr,
+    path: String,
+}
+
+impl Place {
+    /// The place at `url`; none if that is not a loopback address of plain HTTP with a port.
+    pub(super) fn of(url: &Url) -> Option<Self> {
+        let ip = match url.host_str()? {
+            // Browsers try this one too.
+            "localhost" => IpAddr::V4(Ipv4Addr::LOCALHOST),
+            host => host.trim_start_matches('[').trim_end_matches(']').parse().ok()?,
+        };
+        let address = SocketAddr::new(ip, url.port()?);
+        (url.scheme() == "http" && ip.is_loopback()).then(|| Self { address, path: url.path().to_owned() })
+    }
+
+    /// Listens there.
+    pub(super) async fn listen(&self) -> io::Result<TcpListener> {
+        TcpListener::bind(self.address).await
+    }
+
+    /// Waits for the browser to bring `state` back and has `finish` do the rest, of which the browser is shown what has
+    /// come. What else is brought is refused. None if nobody comes for so long.
+    pub(super) async fn receive<T>(
+        self,
+        listener: TcpListener,
+        state: String,
+        patience: Duration,
+        finish: impl AsyncFnOnce(Callback) -> Result<T, Failure>,
+    ) -> Result<Option<T>, Failure> {
+        let (sender, arrival) = oneshot::channel();
+        let desk = Arc::new(Desk { path: self.path, state, waiting: Mutex::new(Some(sender)) });
+        let shutdown = CancellationToken::new();
+        let router = Router::new().fallback(answer).with_state(desk);
+        let serving = serve(listener, router, BOUNDS, shutdown.clone());
+        let receiving = async {
+            let received = match tokio::time::timeout(patience, arrival).await {
+                Ok(Ok(Arrival { callback, page })) => {
+                    let finished = finish(callback).await;
+                    // A browser that has gone is told nothing; the terminal says the same.
+                    let _ = page.send(Page::of(&finished));
+                    finished.map(Some)
+                }
+                Ok(Err(_)) | Err(_) => Ok(None),
+            };
+            shutdown.cancel();
+            received
+        };
+        tokio::join!(serving, receiving).1
+    }
+}
+
+/// Where the browser's requests are looked at.
+struct Desk {
+    path: String,
+    state: String,
+    /// Who waits for the callback, until it is there.
+    waiting: Mutex<Option<oneshot::Sender<Arrival>>>,
+}
+
+/// What the browser brought, and who shows it what has come of that.
+struct Arrival {
+    callback: Callback,
+    page: oneshot::Sender<Page>,
+}
+
+/// What the browser shows.
+struct Page {
+    status: StatusCode,
+    text: String,
+}
+
+async fn answer(State(desk): State<Arc<Desk>>, request: Request) -> Page {
+    // A look ahead with HEAD must not use up the one callback.
+    if request.uri().path() != desk.path || request.method() != Method::GET {
+        return Page::new(StatusCode::NOT_FOUND, "There is nothing here.");
+    }
+    let callback = match Query::<Callback>::try_from_uri(request.uri()) {
+        Ok(Query(callback)) if callback.state.as_ref() == Some(&desk.state) => callback,
+        Ok(_) | Err(_) => {
+            let text =
+                "This is not the authorization that is waited for. Open the address that the terminal shows.";
+            return Page::new(StatusCode::BAD_REQUEST, text);
+        }
+    };
+    let waiting = desk.waiting.lock().unwrap_or_else(PoisonError::into_inner).take();
+    let (page, shown) = oneshot::channel();
+    let is_first = waiting.is_some_and(|waiting| waiting.send(Arrival { callback, page }).is_ok());
+    if !is_first {
+        return Page::new(StatusCode::GONE, "This was used already. The terminal says what has come of it.");
+    }
+    shown.await.unwrap_or_else(|_| Page::new(StatusCode::SERVICE_UNAVAILABLE, "The command has ended."))
+}
+
+impl Page {
+    fn new(status: StatusCode, text: &str) -> Self {
+        Self { status, text: text.to_owned() }
+    }
+
+    fn of<T>(finished: &Result<T, Failure>) -> Self {
+        match finished {
+            Ok(_) => Self::new(StatusCode::OK, "Connected. You can close this page."),
+            Err(failure) => {
+                let text = format!("Not connected: {failure}\n\nYou can close this page.");
+                Self { status: StatusCode::BAD_GATEWAY, text }
+            }
+        }
+    }
+}
+
+impl IntoResponse for Page {
+    fn into_response(self) -> Response {
+        // As plain text nothing in it can act, whoever wrote it; the address of the page holds a code.
+        let headers = [
+            (CACHE_CONTROL, "no-store"),
+            (CONNECTION, "close"),
+            (REFERRER_POLICY, "no-referrer"),
+            (X_CONTENT_TYPE_OPTIONS, "nosniff"),
+        ];
+        (self.status, headers, self.text + "\n").into_response()
+    }
+}
+
+#[cfg(test)]
+#[path = "callback_tests.rs"]
+mod tests;

@@ -1,0 +1,156 @@
+//! Servers and connections in one table.
+
+use contract::assets::{AuthKind, Connection, Server};
+
+use crate::terminal::{cut, on_one_line};
+
+/// A row per server, in the order of their names, and one per connection to a server that the catalog does not name any
+/// more; below each what is wrong with the connection, and its tools. Lines are cut to so many columns.
+pub(super) fn of(servers: &[Server], connections: &[Connection], columns: Option<usize>) -> String {
+    let known = servers.iter().map(|server| {
+        let connection = connections.iter().find(|connection| connection.server == server.name);
+        Row::new(&server.name, Some(server), connection)
+    });
+    let orphans = connections
+        .iter()
+        .filter(|connection| servers.iter().all(|server| server.name != connection.server))
+        .map(|connection| Row::new(&connection.server, None, Some(connection)));
+    let rows: Vec<_> = std::iter::once(Row::heading()).chain(known).chain(orphans).collect();
+    let widest = |cell: fn(&Row) -> &str| rows.iter().map(|row| cell(row).chars().count()).max().unwrap_or(0);
+    let (name, needs, status, tools) = (
+        widest(|row| &row.name),
+        widest(|row| &row.needs),
+        widest(|row| &row.status),
+        widest(|row| &row.tools),
+    );
+    let mut lines = Vec::new();
+    for row in &rows {
+        lines.push(format!(
+            "{:name$}  {:needs$}  {:status$}  {:>tools$}  {}",
+            row.name, row.needs, row.status, row.tools, row.about
+        ));
+        lines.extend(row.below.iter().map(|text| format!("{:name$}  {text}", "")));
+    }
+    let shown: Vec<_> = lines
+        .iter()
+        .map(|line| line.trim_end())
+        .map(|line| columns.map_or_else(|| line.to_owned(), |columns| cut(line, columns)))
+        .collect();
+    shown.join("\n")
+}
+
+/// The cells of a row, and the lines below it.
+struct Row {
+    name: String,
+    needs: String,
+    status: String,
+    tools: String,
+    about: String,
+    below: Vec<String>,
+}
+
+impl Row {
+    fn heading() -> Self {
+        Self {
+            name: "SERVER".into(),
+            needs: "NEEDS".into(),
+            status: "STATUS".into(),
+            tools: "TOOLS".into(),
+            about: "WHAT IT IS FOR".into(),
+            below: Vec::new(),
+        }
+    }
+
+    fn new(name: &str, server: Option<&Server>, connection: Option<&Connection>) -> Self {
+        let whole = |text: &str| on_one_line(text, usize::MAX);
+        let needs = match server.map(|server| server.auth) {
+            Some(AuthKind::None) => "nothing",
+            Some(AuthKind::ApiKey) => "a key",
+            Some(AuthKind::OAuth) => "your leave",
+            None => "-",
+        };
+        let error = connection.and_then(|connection| connection.error.as_deref());
+        let tools =
+            connection.map(|connection| connection.tools.join(", ")).filter(|names| !names.is_empty());
+        Self {
+            name: whole(name),
+            needs: needs.into(),
+            status: connection.map_or("not connected", |connection| connection.status.name()).into(),
+            tools: connection.map_or_else(|| "-".into(), |connection| connection.tools.len().to_string()),
+            about: server.map(|server| whole(&server.description)).unwrap_or_default(),
+            below: error.map(whole).into_iter().chain(tools.as_deref().map(whole)).collect(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use contract::Timestamp;
+    use contract::assets::{ConnectionStatus, TransportKind};
+
+    use super::*;
+
+    fn server(name: &str, description: &str, auth: AuthKind) -> Server {
+        Server {
+            name: name.into(),
+            description: description.into(),
+            transport: TransportKind::Http,
+            auth,
+            connected: false,
+        }
+    }
+
+    fn connection(server: &str, status: ConnectionStatus, tools: &[&str], error: Option<&str>) -> Connection {
+        Connection {
+            connection: "conn_00000000000000000000000000000001".parse().unwrap(),
+            server: server.into(),
+            status,
+            tools: tools.iter().map(|tool| (*tool).to_owned()).collect(),
+            created_at: Timestamp::from_unix_ms(0),
+            error: error.map(str::to_owned),
+        }
+    }
+
+    fn some() -> (Vec<Server>, Vec<Connection>) {
+        let servers = vec![
+            server("clock", "What time it is, and where", AuthKind::None),
+            server("issues", "Issues\u{1b}[2J and\nboards", AuthKind::OAuth),
+            server("mail", "", AuthKind::ApiKey),
+        ];
+        let connections = vec![
+            connection(
+                "gone",
+                ConnectionStatus::Error,
+                &["x"],
+                Some("the catalog names no such server any more"),
+            ),
+            connection("clock", ConnectionStatus::Connected, &["now", "convert"], None),
+            connection("issues", ConnectionStatus::Expired, &[], Some("the leave is over: connect again")),
+        ];
+        (servers, connections)
+    }
+
+    #[test]
+    fn servers_and_connections_are_one_table() {
+        let (servers, connections) = some();
+        let expected = r"
+SERVER  NEEDS       STATUS         TOOLS  WHAT IT IS FOR
+clock   nothing     connected          2  What time it is, and where
+        now, convert
+issues  your leave  expired            0  Issues\u{1b}[2J and\nboards
+        the leave is over: connect again
+mail    a key       not connected      -
+gone    -           error              1
+        the catalog names no such server any more
+        x";
+        pretty_assertions::assert_eq!(of(&servers, &connections, None), expected.trim_start());
+    }
+
+    #[test]
+    fn lines_end_where_the_terminal_does() {
+        let (servers, connections) = some();
+        let shown = of(&servers, &connections, Some(50));
+        assert!(shown.lines().all(|line| line.chars().count() <= 50), "{shown}");
+        assert!(shown.contains("2  What ti…\n"), "{shown}");
+    }
+}
