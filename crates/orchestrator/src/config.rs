@@ -181,12 +181,7 @@ impl Config {
             network,
         );
         let rules = rules(&mut reader);
-        let data_root = reader.or(
-            "ORCH_DATA_ROOT_PATH",
-            "the absolute path of a folder; one that is missing is made",
-            PathBuf::from("/var/lib/roundhouse/engines"),
-            |text| absolute(text).filter(|path| path.is_dir() || !path.exists()),
-        );
+        let data_root = data_root(&mut reader);
         let beside = data_root.parent().unwrap_or(&data_root).join("catalog");
         let catalog = reader.or(
             "ORCH_CATALOG_MOUNT_PATH",
@@ -214,6 +209,16 @@ impl Config {
         });
         reader.finish(config)
     }
+}
+
+/// Where the engines' folders are.
+pub(crate) fn data_root(reader: &mut Reader<'_>) -> PathBuf {
+    reader.or(
+        "ORCH_DATA_ROOT_PATH",
+        "the absolute path of a folder; one that is missing is made",
+        PathBuf::from("/var/lib/roundhouse/engines"),
+        |text| absolute(text).filter(|path| path.is_dir() || !path.exists()),
+    )
 }
 
 /// Whether `text` reaches us as it is when it is sent as a header.

@@ -6,6 +6,7 @@
 
 mod backend;
 pub mod config;
+pub mod doctor;
 mod fleet;
 mod http;
 mod keys;

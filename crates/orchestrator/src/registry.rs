@@ -52,8 +52,8 @@ pub(crate) use products::Product;
 pub(crate) use reseal::{ResealError, Sealed};
 pub(crate) use row::EngineRow;
 pub(crate) use stamps::{Stamp, Supervised};
-pub(crate) use verify::is_there;
 pub use verify::{Break, Checked, VerifyError, verify};
+pub(crate) use verify::{engine_ids, is_there};
 
 /// One engine at most sits at each: a product's user.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

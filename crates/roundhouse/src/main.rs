@@ -6,6 +6,7 @@ mod catalog;
 mod chat;
 mod client;
 mod connection;
+mod doctor_command;
 mod engine_command;
 mod error;
 mod journal;
@@ -42,6 +43,9 @@ enum Command {
     Orchestrator(orchestrator_command::Args),
     /// Check the ledger.
     Audit(audit_command::Args),
+    /// Look for what no orchestrator puts in order by itself: folders that belong to no engine, services of this host that
+    /// containers reach. Reads `ORCH_DATABASE_URL`, `ORCH_DATA_ROOT_PATH` and `ORCH_BACKEND`; changes nothing.
+    Doctor,
     /// Seal the registry's secrets under another master key: the new one in `ORCH_MASTER_KEY`, the old one in
     /// `ORCH_MASTER_KEY_OLD`. The orchestrator must be stopped.
     Rekey,
@@ -60,6 +64,7 @@ fn main() -> ExitCode {
         Command::Connection(args) => connection::run(args),
         Command::Orchestrator(args) => orchestrator_command::run(&args),
         Command::Audit(args) => audit_command::run(&args),
+        Command::Doctor => doctor_command::run(),
         Command::Rekey => rekey_command::run(),
         Command::Engine(args) => engine_command::run(args),
     };

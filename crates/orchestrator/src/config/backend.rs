@@ -24,7 +24,7 @@ pub enum BackendKind {
 
 impl BackendKind {
     /// Reads `ORCH_BACKEND` and, for Docker, `ORCH_DOCKER_SOCKET`.
-    pub(super) fn read(reader: &mut Reader<'_>) -> Self {
+    pub(crate) fn read(reader: &mut Reader<'_>) -> Self {
         let docker = reader.or("ORCH_BACKEND", "`docker` or `process`", true, |text| match text {
             "docker" => Some(true),
             "process" => Some(false),

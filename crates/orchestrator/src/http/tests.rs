@@ -324,6 +324,27 @@ async fn a_listing_is_paged_filtered_and_in_order() {
 }
 
 #[tokio::test]
+async fn a_hundred_are_listed_where_nobody_says_how_many() {
+    let app = TestApp::new().await;
+    let product = app.product("demo", json!({})).await;
+    for user in 0..100 {
+        product.provision(&format!("u{user}")).await;
+    }
+    // The range has a hundred ports.
+    product.stop("u0").await;
+    assert_eq!(short(product.provision("one more").await), "200 running");
+    let (_, list) = product.call("GET", "/engines", &Value::Null).await;
+    assert_eq!((list["engines"].as_array().unwrap().len(), &list["total"]), (100, &json!(101)));
+    let (_, audit) = product.call("GET", "/audit", &Value::Null).await;
+    assert_eq!(audit["rows"].as_array().unwrap().len(), 100);
+    for slug in 0..100 {
+        app.product(&format!("p{slug}"), json!({})).await;
+    }
+    let (_, _, list) = app.send("GET", "/products", &[("X-Admin-Key", ADMIN_KEY)], "").await;
+    assert_eq!((list["products"].as_array().unwrap().len(), &list["total"]), (100, &json!(101)));
+}
+
+#[tokio::test]
 async fn refusals_of_the_framework_stay_in_the_envelope() {
     let app = TestApp::new().await;
     let product = app.product("demo", json!({})).await;

@@ -3,6 +3,8 @@
 //! It reads a snapshot of its own, without the registry's lock: it may run beside an orchestrator. Rows are read
 //! one by one, so a ledger of any length takes the same memory.
 
+use std::collections::HashSet;
+
 use futures::TryStreamExt as _;
 use sqlx::any::{AnyConnectOptions, AnyRow};
 use sqlx::{AnyConnection, ConnectOptions as _, Connection as _, Row as _};
@@ -121,6 +123,18 @@ pub async fn verify(database: &DatabaseUrl, report: impl FnMut(Checked)) -> Resu
     }
 }
 
+/// The ids of all engines in `database`, destroyed ones left out, read beside whoever holds it; none if it is no registry.
+pub(crate) async fn engine_ids(database: &DatabaseUrl) -> Result<Option<HashSet<String>>, OpenRegistryError> {
+    let (mut connection, database) = connect(database).await?;
+    if !is_known(&mut connection, database).await? {
+        return Ok(None);
+    }
+    let rows = sqlx::query(ENGINE_IDS).fetch_all(&mut connection).await?;
+    let ids = rows.iter().map(|row| row.try_get(0)).collect::<Result<_, _>>()?;
+    connection.close().await?;
+    Ok(Some(ids))
+}
+
 /// A connection that can only read.
 async fn connect(database: &DatabaseUrl) -> Result<(AnyConnection, Database), OpenRegistryError> {
     drivers();
@@ -170,6 +184,7 @@ async fn check(database: &DatabaseUrl, mut report: impl FnMut(Checked)) -> Resul
     Ok(true)
 }
 
+const ENGINE_IDS: &str = "SELECT engine_id FROM engines";
 pub(super) const NEXT_PRODUCT: &str = "SELECT MIN(product_id) FROM products WHERE product_id > $1";
 pub(super) const ROWS: &str = "SELECT id, at, engine_id, user_id, event, duration_ms, detail, hash \
     FROM audit_log WHERE product_id = $1 ORDER BY id";

@@ -1,0 +1,196 @@
+//! `roundhouse doctor`: what no orchestrator puts in order by itself, since it may be somebody's data or somebody's
+//! decision. It looks, also beside a running orchestrator, and changes nothing.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use contract::EngineId;
+use service::env::{Env, Faults, Reader};
+
+use crate::config::{BackendKind, DatabaseUrl, data_root};
+use crate::registry::{OpenRegistryError, engine_ids};
+
+/// Where the kernel lists the host's TCP sockets, by `proc_net(5)`.
+const SOCKETS: [&str; 2] = ["/proc/net/tcp", "/proc/net/tcp6"];
+/// A listening socket, in these lists.
+const LISTENS: &str = "0A";
+
+/// What is looked at.
+#[derive(Clone, Debug)]
+pub struct Doctor {
+    /// Where the registry lives.
+    pub database: DatabaseUrl,
+    /// Where the engines' folders are.
+    pub data_root: PathBuf,
+    /// Whether engines run in containers of this host.
+    pub containers: bool,
+}
+
+/// Something that a person should look at.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Finding {
+    /// A folder of an engine that the registry does not know.
+    FolderWithoutEngine(PathBuf),
+    /// Ports on which services of this host listen on all addresses, so that containers reach them.
+    OpenToContainers(BTreeSet<u16>),
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::FolderWithoutEngine(folder) => write!(
+                f,
+                "{} belongs to no engine of the registry. It may hold a user's data, so it is never removed by itself: \
+                 look at it, then move it away or delete it",
+                folder.display()
+            ),
+            Self::OpenToContainers(ports) => {
+                let ports = ports.iter().map(u16::to_string).collect::<Vec<_>>().join(", ");
+                write!(
+                    f,
+                    "services of this host listen on all of its addresses, so engines in containers reach them (ports \
+                     {ports}): have them listen on 127.0.0.1, or shut them off by the firewall rule of \
+                     deploy/README.md. A rule that is there already is not seen from here"
+                )
+            }
+        }
+    }
+}
+
+/// Why nothing could be looked at. Its text is for the person who asked.
+#[derive(Debug, thiserror::Error)]
+pub enum DoctorError {
+    /// The registry cannot be read.
+    #[error("the registry {database} cannot be read: check ORCH_DATABASE_URL")]
+    Registry {
+        /// The registry.
+        database: DatabaseUrl,
+        /// Why.
+        #[source]
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// It is no registry, or one of a later version.
+    #[error("{database} is not a registry that this version of roundhouse knows")]
+    Unknown {
+        /// What it is not.
+        database: DatabaseUrl,
+    },
+    /// The engines' folders cannot be listed.
+    #[error("the folder {folder} (ORCH_DATA_ROOT_PATH) cannot be read")]
+    Folder {
+        /// The folder.
+        folder: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+}
+
+impl Doctor {
+    /// Reads `ORCH_DATABASE_URL`, `ORCH_DATA_ROOT_PATH` and `ORCH_BACKEND`.
+    pub fn from_env(env: &dyn Env) -> Result<Self, Faults> {
+        let mut reader = Reader::new(env);
+        let database = DatabaseUrl::read(&mut reader);
+        let containers = matches!(BackendKind::read(&mut reader), BackendKind::Docker { .. });
+        let data_root = data_root(&mut reader);
+        let doctor = database.map(|database| Self { database, data_root, containers });
+        reader.finish(doctor)
+    }
+
+    /// Looks. The registry is read after the folders: an engine that is made meanwhile has its row first.
+    ///
+    /// # Errors
+    /// See [`DoctorError`].
+    pub async fn examine(&self) -> Result<Vec<Finding>, DoctorError> {
+        let folders = self.folders()?;
+        let known = self.engines().await?;
+        let without = folders.into_iter().filter(|(engine_id, _)| !known.contains(engine_id));
+        let mut findings: Vec<_> = without.map(|(_, folder)| Finding::FolderWithoutEngine(folder)).collect();
+        let open = if self.containers { open_ports() } else { BTreeSet::new() };
+        findings.extend((!open.is_empty()).then_some(Finding::OpenToContainers(open)));
+        Ok(findings)
+    }
+
+    /// The folders that are named like an engine's, in order.
+    fn folders(&self) -> Result<Vec<(String, PathBuf)>, DoctorError> {
+        let failed = |source| DoctorError::Folder { folder: self.data_root.clone(), source };
+        let entries = match fs::read_dir(&self.data_root) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            entries => entries.map_err(failed)?,
+        };
+        let mut folders = Vec::new();
+        for entry in entries {
+            let entry = entry.map_err(failed)?;
+            let name = entry.file_name().to_string_lossy().into_owned();
+            if name.parse::<EngineId>().is_ok() {
+                folders.push((name, entry.path()));
+            }
+        }
+        folders.sort();
+        Ok(folders)
+    }
+
+    async fn engines(&self) -> Result<std::collections::HashSet<String>, DoctorError> {
+        let database = || self.database.clone();
+        let unreadable = |source| DoctorError::Registry { database: database(), source };
+        // SQLite does not say why it cannot open a file.
+        if let DatabaseUrl::Sqlite(path) = &self.database {
+            fs::File::open(path).map_err(|error| unreadable(error.into()))?;
+        }
+        match engine_ids(&self.database).await {
+            Ok(Some(ids)) => Ok(ids),
+            Ok(None) | Err(OpenRegistryError::Corrupt(_)) => {
+                Err(DoctorError::Unknown { database: database() })
+            }
+            Err(error) => Err(unreadable(error.into())),
+        }
+    }
+}
+
+/// The ports on which something listens on all addresses of this host.
+fn open_ports() -> BTreeSet<u16> {
+    // A kernel without IPv6 has no list of it.
+    let lists = SOCKETS.iter().filter_map(|file| fs::read_to_string(Path::new(file)).ok());
+    lists.flat_map(|list| ports_open_to_all(&list)).collect()
+}
+
+/// Of a list of sockets: the ports of those that listen on all addresses.
+fn ports_open_to_all(list: &str) -> Vec<u16> {
+    let open = list.lines().skip(1).filter_map(|line| {
+        let mut fields = line.split_ascii_whitespace().skip(1);
+        let (address, port) = fields.next()?.split_once(':')?;
+        let listens = fields.nth(1)? == LISTENS;
+        let to_all = address.bytes().all(|digit| digit == b'0');
+        (listens && to_all).then(|| u16::from_str_radix(port, 16).ok())?
+    });
+    open.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ports_that_listen_on_all_addresses_are_told_apart() {
+        let list = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid
+   0: 00000000:1F90 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 1 1
+   1: 0100007F:1538 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 1 1
+   2: 00000000:0016 0100007F:C350 01 00000000:00000000 00:00000000 00000000     0        0 1 1
+   3: 00000000000000000000000000000000:0050 00000000000000000000000000000000:0000 0A 00000000:00000000
+   4: 00000000000000000000000001000000:0051 00000000000000000000000000000000:0000 0A 00000000:00000000
+   garbage";
+        assert_eq!(ports_open_to_all(list), [8_080, 80]);
+    }
+
+    #[test]
+    fn the_kernel_lists_a_socket_of_ours() {
+        let ours = std::net::TcpListener::bind("0.0.0.0:0").unwrap();
+        let local = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let open = open_ports();
+        assert!(open.contains(&ours.local_addr().unwrap().port()));
+        assert!(!open.contains(&local.local_addr().unwrap().port()));
+    }
+}
