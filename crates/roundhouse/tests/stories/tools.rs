@@ -11,7 +11,7 @@ mod web;
 use crate::support::{Rig, skip};
 
 /// Whether programs are confined here; says that a story is skipped where they are not.
-async fn is_confined(rig: &Rig) -> bool {
+pub(crate) async fn is_confined(rig: &Rig) -> bool {
     let level = rig.engine.activity().await["confinement"].as_str().unwrap().to_owned();
     let confined = level.contains("landlock");
     if !confined {

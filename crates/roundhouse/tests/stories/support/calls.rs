@@ -4,7 +4,7 @@
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use super::form::{ACTIVITY, GRANT, HITL_REQUEST, TASK_MESSAGE, TASK_SUMMARY};
+use super::form::{ACTIVITY, CONNECTION, GRANT, HITL_REQUEST, SERVER, TASK_MESSAGE, TASK_SUMMARY};
 use super::http::{ask, segment};
 use super::turn::completed;
 use super::{Answer, Engine, Event, EventStream, assert_fields};
@@ -75,6 +75,16 @@ impl Engine {
         self.post("/hitl/respond", body).await
     }
 
+    /// Calls a method of `/rpc`.
+    pub(crate) async fn rpc(&self, method: &str, params: Value) -> Answer {
+        self.post("/rpc", &json!({"method": method, "params": params})).await
+    }
+
+    /// What a method of `/rpc` gives where all goes well.
+    pub(crate) async fn rpc_result(&self, method: &str, params: Value) -> Value {
+        self.rpc(method, params).await.ok("result:object")["result"].take()
+    }
+
     /// Asks for a control operation, with what it takes.
     pub(crate) async fn control(&self, op: &str, parameters: Value) -> Answer {
         self.post("/rpc", &with(json!({"subsystem": "control", "op": op}), parameters)).await
@@ -112,6 +122,49 @@ impl Engine {
     /// What a person has allowed for good.
     pub(crate) async fn grants(&self) -> Vec<Value> {
         self.listed("/hitl/grants", "grants", GRANT).await
+    }
+
+    /// The tool servers that the catalog names.
+    pub(crate) async fn servers(&self) -> Vec<Value> {
+        self.listed("/assets/servers", "servers", SERVER).await
+    }
+
+    /// The connections to tool servers.
+    pub(crate) async fn connections(&self) -> Vec<Value> {
+        self.listed("/assets/connections", "connections", CONNECTION).await
+    }
+
+    /// Asks for a connection to a tool server.
+    pub(crate) async fn connect(&self, body: &Value) -> Answer {
+        self.post("/assets/connect", body).await
+    }
+
+    /// Connects a tool server that asks the user for nothing; gives the connection's id.
+    pub(crate) async fn connected(&self, server: &str) -> String {
+        self.connected_with(&json!({"server": server})).await
+    }
+
+    /// Connects a tool server; gives the connection's id.
+    pub(crate) async fn connected_with(&self, body: &Value) -> String {
+        let answer = self.connect(body).await.ok("status:text connection:connection");
+        assert_eq!(answer["status"], "connected");
+        answer["connection"].as_str().unwrap().to_owned()
+    }
+
+    /// Removes a connection.
+    pub(crate) async fn disconnect(&self, connection: &str) -> Answer {
+        self.delete(&format!("/assets/connections/{}", segment(connection))).await
+    }
+
+    /// Calls a tool without a turn.
+    pub(crate) async fn tool(&self, name: &str, params: Value) -> Answer {
+        self.post("/rpc", &json!({"method": format!("tool.{name}"), "params": params})).await
+    }
+
+    /// What a tool gives that is called without a turn.
+    pub(crate) async fn tool_gives(&self, name: &str, params: Value) -> String {
+        let answer = self.tool(name, params).await.ok("result:object");
+        answer["result"]["output"].as_str().unwrap().to_owned()
     }
 
     /// The messages of a task.

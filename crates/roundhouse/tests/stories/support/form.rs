@@ -1,6 +1,8 @@
 //! The exact form of the contract's answers and events.
 
-use contract::{CallId, EngineId, EngineImage, GrantId, HitlId, MessageId, ProductId, Timestamp, TurnId};
+use contract::{
+    CallId, ConnectionId, EngineId, EngineImage, GrantId, HitlId, MessageId, ProductId, Timestamp, TurnId,
+};
 use serde_json::Value;
 
 /// An engine as the listing shows it.
@@ -34,6 +36,11 @@ pub(crate) const ACTIVITY: &str =
 pub(crate) const HITL_REQUEST: &str = "request_id:hitl task_id:text kind:text question:text created_at:time";
 /// What a person has allowed for good.
 pub(crate) const GRANT: &str = "id:grant tool:text scope:text task_id?:text prefix?:text created_at:time";
+/// A tool server as the list shows it.
+pub(crate) const SERVER: &str = "name:text description:text transport:text auth:text connected:bool";
+/// A connection to a tool server.
+pub(crate) const CONNECTION: &str =
+    "connection:connection server:text status:text tools:array created_at:time error?:text";
 /// A task as the list shows it.
 pub(crate) const TASK_SUMMARY: &str = "task_id:text status:text message_count:int updated_at:time";
 /// A message of a task.
@@ -128,6 +135,7 @@ fn is(one: &str, value: &Value) -> bool {
         "call" => text.is_some_and(|text| text.parse::<CallId>().is_ok()),
         "hitl" => text.is_some_and(|text| text.parse::<HitlId>().is_ok()),
         "grant" => text.is_some_and(|text| text.parse::<GrantId>().is_ok()),
+        "connection" => text.is_some_and(|text| text.parse::<ConnectionId>().is_ok()),
         "image" => text.is_some_and(|text| text.parse::<EngineImage>().is_ok()),
         "engine-key" => text.is_some_and(|text| is_key("sk-svc-", text)),
         "platform-key" => text.is_some_and(|text| is_key("pk-svc-", text)),

@@ -79,8 +79,17 @@ impl Home {
         arguments: &[&str],
         variables: &BTreeMap<String, String>,
     ) -> (Program, ChildStdin) {
-        let mut program =
-            self.start(self.command(BINARY).args(arguments).envs(variables).stdin(Stdio::piped()));
+        self.talk_to(&[&[BINARY], arguments].concat(), variables)
+    }
+
+    /// Runs another program, with its arguments, in the same way.
+    pub(crate) fn talk_to(
+        &self,
+        line: &[&str],
+        variables: &BTreeMap<String, String>,
+    ) -> (Program, ChildStdin) {
+        let mut command = self.command(line[0]);
+        let mut program = self.start(command.args(&line[1..]).envs(variables).stdin(Stdio::piped()));
         let input = program.child.stdin.take().unwrap();
         (program, input)
     }

@@ -16,6 +16,8 @@ pub(crate) mod http;
 pub(crate) mod image;
 pub(crate) mod lone_engine;
 pub(crate) mod model;
+pub(crate) mod peer;
+pub(crate) mod peers;
 pub(crate) mod ports;
 pub(crate) mod postgres;
 pub(crate) mod processes;
@@ -41,6 +43,7 @@ pub(crate) use home::{Ended, Home, Program};
 pub(crate) use http::Answer;
 pub(crate) use lone_engine::LoneEngine;
 pub(crate) use model::Rig;
+pub(crate) use peers::Peers;
 pub(crate) use postgres::Postgres;
 pub(crate) use sse::{Event, EventStream};
 

@@ -1,0 +1,407 @@
+//! Lines of the engine's contract that no other story tells of. `docs/contract.md` has them all.
+
+use std::collections::BTreeMap;
+use std::fs;
+
+use futures::future::join_all;
+use reqwest::Method;
+use serde_json::{Value, json};
+use strict_provider::{Fault, Gate, Refusal, Reply, Usage};
+
+use crate::support::calls::message;
+use crate::support::http::{ask, ask_raw};
+use crate::support::server::Server;
+use crate::support::turn::{completed, errored, of_kind, phases};
+use crate::support::{Answer, Engine, Event, LoneEngine, Rig, assert_fields, eventually};
+
+const SKILL: &str = "---
+name: counting
+description: Counts words.
+---
+
+Count the words that you are given.
+";
+const TOOL: &str = r#"{"description": "Says what it was given.", "permission": "allow", "command": ["cat"]}"#;
+
+/// How much of the prompts a cache served.
+const CACHE: &str =
+    "calls:int input_tokens:int cache_read_tokens:int cache_write_tokens:int share:number|null";
+const MODEL_STATE: &str = "name:text model:text cool_down_seconds:number retry_after_seconds:number|null \
+                           failures_in_a_row:int last_failure:object|null";
+
+/// What a tool or a skill gives that goes well.
+async fn output(engine: &Engine, method: &str, params: Value) -> String {
+    let result = engine.rpc_result(method, params).await;
+    assert_fields(&result, "output:text");
+    result["output"].as_str().unwrap().to_owned()
+}
+
+async fn telemetry(engine: &Engine, op: &str) -> Value {
+    let call = json!({"subsystem": "telemetry", "op": op});
+    engine.post("/rpc", &call).await.ok("result:object")["result"].take()
+}
+
+/// The methods that are listed, each with the schema of what it takes.
+async fn methods(engine: &Engine) -> BTreeMap<String, Value> {
+    let listed = engine.rpc_result("rpc.methods", json!({})).await;
+    assert_fields(&listed, "methods:array");
+    let listed = listed["methods"].as_array().unwrap();
+    let methods = listed.iter().map(|method| {
+        assert_fields(method, "method:text params:object");
+        assert_eq!(method["params"]["type"], "object", "{method}");
+        (method["method"].as_str().unwrap().to_owned(), method["params"].clone())
+    });
+    let methods: BTreeMap<String, Value> = methods.collect();
+    assert_eq!(methods.len(), listed.len(), "each is listed once: {listed:?}");
+    methods
+}
+
+/// The place of an engine with a skill and a tool of the catalog.
+fn with_catalog(place: LoneEngine) -> LoneEngine {
+    place
+        .with_programs()
+        .with_file("skills/counting/SKILL.md", SKILL)
+        .with_file("skills/counting/scripts/count.sh", "wc -w")
+        .with_file("tools/say.json", TOOL)
+}
+
+#[tokio::test]
+async fn every_method_that_is_listed_can_be_called_and_no_other() {
+    let rig = Rig::of("anthropic", [], |place| {
+        let denied = r#"{"tools": {"edit_file": "deny", "shell": "allow"}}"#;
+        with_catalog(place)
+            .with_file("permissions.json", denied)
+            .with("OAUTH_REDIRECT_BASE_URL", "https://product.example")
+            .with("OAUTH_CLIENT_METADATA_URL", "https://product.example/client.json")
+    })
+    .await;
+    let engine = &rig.engine;
+    let rhyme = json!({"name": "rhyme", "prompt": "Rhyme on what you are given."});
+    assert_eq!(engine.post("/skills/create", &rhyme).await.status, 200);
+
+    let listed = methods(engine).await;
+    for method in
+        ["rpc.methods", "tool.read_file", "tool.say", "skill.counting", "skill.rhyme", "memory.search"]
+    {
+        assert!(listed.contains_key(method), "{method} is not in {listed:?}");
+    }
+    for (method, params) in &listed {
+        let needs = params["required"].as_array().is_some_and(|required| !required.is_empty());
+        let answer = engine.rpc(method, json!({})).await;
+        if needs {
+            let code = if method.starts_with("tool.") { "TOOL_FAILED" } else { "INVALID_REQUEST" };
+            answer.refused_flat(400, code);
+        } else {
+            assert_eq!(answer.status, 200, "{method}: {answer:?}");
+        }
+    }
+    // What is denied is told of by its own code, and not listed.
+    engine.rpc("tool.edit_file", json!({})).await.refused_flat(400, "TOOL_DENIED");
+    assert!(!listed.contains_key("tool.edit_file"), "{listed:?}");
+
+    assert_eq!(engine.delete("/skills/rhyme").await.status, 200);
+    assert!(!methods(engine).await.contains_key("skill.rhyme"));
+    // What needs a turn cannot be called without one.
+    for method in [
+        "skill.rhyme",
+        "tool.ask_user",
+        "tool.run_agent",
+        "tool.working_memory_set",
+        "tool.memory_save",
+        "tool.nothing",
+        "memory.nothing",
+        "rpc.nothing",
+        "nothing",
+        "",
+    ] {
+        assert!(!listed.contains_key(method) || method == "skill.rhyme", "{method} is listed");
+        engine.rpc(method, json!({})).await.refused_flat(404, "METHOD_NOT_FOUND");
+    }
+    assert_eq!(engine.tasks("").await.1, 0, "none of these was a turn");
+}
+
+#[tokio::test]
+async fn every_built_in_tool_that_needs_no_turn_does_its_work() {
+    let server = Server::of_text("A page of the web.").await;
+    let rig = Rig::of("anthropic", [], |place| {
+        with_catalog(place).with("ENGINE_WEB_ALLOW", server.address.to_string())
+    })
+    .await;
+    let engine = &rig.engine;
+    let listed = methods(engine).await;
+    let tools: Vec<&str> = listed.keys().filter_map(|method| method.strip_prefix("tool.")).collect();
+    let expected = [
+        "edit_file",
+        "list_files",
+        "load_skill",
+        "memory_search",
+        "read_file",
+        "run_skill_script",
+        "say",
+        "shell",
+        "web_fetch",
+        "write_file",
+    ];
+    assert_eq!(tools, expected);
+
+    let file = rig.place.workspace().join("fruit.txt");
+    output(engine, "tool.write_file", json!({"path": "fruit.txt", "content": "a red apple"})).await;
+    assert_eq!(fs::read_to_string(&file).unwrap(), "a red apple");
+    output(engine, "tool.edit_file", json!({"path": "fruit.txt", "old": "red", "new": "green"})).await;
+    assert_eq!(fs::read_to_string(&file).unwrap(), "a green apple");
+    assert_eq!(output(engine, "tool.read_file", json!({"path": "fruit.txt"})).await, "a green apple");
+    assert!(output(engine, "tool.list_files", json!({"path": "."})).await.contains("fruit.txt"));
+    assert!(output(engine, "tool.shell", json!({"command": "wc -c < fruit.txt"})).await.contains("13"));
+
+    engine.rpc("memory.save", json!({"content": "The apple is green."})).await.ok("result:object");
+    assert!(output(engine, "tool.memory_search", json!({"query": "apple"})).await.contains("is green."));
+    let loaded = output(engine, "tool.load_skill", json!({"skill": "counting"})).await;
+    assert!(loaded.contains("Count the words") && loaded.contains("count.sh"), "{loaded}");
+    let script = json!({"skill": "counting", "script": "count.sh", "input": "one two three"});
+    assert_eq!(output(engine, "tool.run_skill_script", script).await.trim(), "3");
+    let page = output(engine, "tool.web_fetch", json!({"url": server.url()})).await;
+    assert!(page.contains("A page of the web."), "{page}");
+    let said = output(engine, "tool.say", json!({"word": "hello"})).await;
+    assert_eq!(serde_json::from_str::<Value>(&said).unwrap(), json!({"word": "hello"}));
+    assert_eq!((engine.pending().await, rig.calls()), (vec![], 0), "nobody was asked");
+}
+
+#[tokio::test]
+async fn refusals_of_calls_are_flat_whatever_was_wrong() {
+    let refused = || Reply::of_fault(Fault::refuse(Refusal::Unauthorized));
+    let rig = Rig::of("anthropic", [refused()], with_catalog).await;
+    let engine = &rig.engine;
+    // A provider that fails is not the caller's doing.
+    let failed = engine.rpc("skill.counting", json!({"input": "one two"})).await;
+    let message = failed.refused_flat(500, "INTERNAL_ERROR");
+    assert!(message.contains("401"), "it says why: {message}");
+    let scripts = engine.rpc("skill.counting", json!({"script": "nothing.sh"})).await;
+    assert!(scripts.refused_flat(400, "TOOL_FAILED").contains("count.sh"));
+    engine.rpc("skill.counting", json!({"script": 7})).await.refused_flat(400, "INVALID_REQUEST");
+
+    let key = [("x-engine-key", engine.key.as_str())];
+    let large = vec![b' '; (32 << 20) + 1];
+    ask_raw(&engine.url, "POST /rpc", &key, &large).await.refused_flat(413, "PAYLOAD_TOO_LARGE");
+    ask_raw(&engine.url, "POST /rpc", &[], &large).await.refused_flat(401, "INVALID_ENGINE_KEY");
+    for op in ["set_config", "set_key_hash"] {
+        engine.control(op, json!({})).await.refused_flat(400, "INVALID_REQUEST");
+    }
+    // Of the path itself nothing is known to be a call.
+    ask(engine.request(Method::GET, "/rpc")).await.refused(405, "METHOD_NOT_ALLOWED");
+}
+
+#[tokio::test]
+async fn a_call_that_comes_at_a_bad_moment_is_told_when_to_come_back() {
+    const MOST: usize = 16;
+    let rig = Rig::with_programs([]).await;
+    let engine = &rig.engine;
+    let again =
+        |answer: &Answer| answer.header("retry-after").is_some_and(|seconds| seconds.parse::<u64>().is_ok());
+    assert!(engine.quiesce().await);
+    let refused = engine.rpc("tool.shell", json!({"command": "true"})).await;
+    refused.refused_flat(503, "QUIESCED");
+    assert!(again(&refused), "{refused:?}");
+    engine.lift_quiesce().await;
+
+    let waits = json!({"command": "echo >> begun; until [ -e told ]; do sleep 0.02; done"});
+    let calls = join_all((0..MOST).map(|_| engine.rpc("tool.shell", waits.clone())));
+    let one_more = async {
+        let begun = rig.place.workspace().join("begun");
+        eventually("all of them run", async || {
+            let lines = fs::read_to_string(&begun).unwrap_or_default().lines().count();
+            (lines == MOST).then_some(())
+        })
+        .await;
+        let refused = engine.rpc("tool.read_file", json!({"path": "begun"})).await;
+        refused.refused_flat(503, "OVERLOADED");
+        assert!(again(&refused), "{refused:?}");
+        fs::write(rig.place.workspace().join("told"), "").unwrap();
+    };
+    let (answers, ()) = futures::join!(calls, one_more);
+    for answer in answers {
+        answer.ok("result:object");
+    }
+    engine.rpc_result("tool.read_file", json!({"path": "begun"})).await;
+}
+
+#[tokio::test]
+async fn the_operations_of_the_gateway_tell_what_was_spent_and_what_the_caches_served() {
+    let used =
+        Usage { input: Some(1_000), output: Some(50), cache_read: 3_000, cache_write: 500, reasoning: None };
+    let rig = Rig::new([Reply::of_text("Hello.").usage(used)]).await;
+    let engine = &rig.engine;
+    let fresh = telemetry(engine, "cache_state").await;
+    assert_fields(&fresh, "total:object models:object");
+    assert_fields(&fresh["total"], CACHE);
+    assert_eq!((&fresh["total"]["calls"], &fresh["models"]), (&json!(0), &json!({})));
+
+    engine.tell("task", "Hello!").await;
+    let cache = telemetry(engine, "cache_state").await;
+    let expected = json!({
+        "calls": 1, "input_tokens": 4_500, "cache_read_tokens": 3_000, "cache_write_tokens": 500,
+        "share": 3_000.0 / 4_500.0,
+    });
+    assert_eq!(cache["total"], expected);
+    let models = cache["models"].as_object().unwrap();
+    assert_eq!((models.len(), models.values().next()), (1, Some(&expected)));
+
+    let quota = telemetry(engine, "quota_state").await;
+    assert_fields(&quota, "budgets:object models:array spent:array");
+    assert_fields(
+        &quota["spent"][0],
+        "model:text calls:int input_tokens:int output_tokens:int cost_usd:null",
+    );
+    assert_eq!(
+        (&quota["spent"][0]["input_tokens"], &quota["spent"][0]["output_tokens"]),
+        (&json!(4_500), &json!(50))
+    );
+    assert_fields(&quota["models"][0], MODEL_STATE);
+    assert_eq!(
+        (&quota["models"][0]["failures_in_a_row"], &quota["models"][0]["last_failure"]),
+        (&json!(0), &json!(null))
+    );
+
+    // A model that fails is told as one, with when it will be asked first again.
+    rig.provider.enqueue(Reply::of_fault(Fault::refuse(Refusal::Unauthorized)));
+    errored(&engine.execute_with(&message("task", "Hello?")).await.rest().await);
+    let model = telemetry(engine, "quota_state").await["models"][0].clone();
+    assert_eq!(model["failures_in_a_row"], 1, "{model}");
+    assert_fields(&model["last_failure"], "kind:text message:text seconds_ago:number");
+    assert!(model["cool_down_seconds"].as_f64() > Some(0.0), "{model}");
+    // The caches are those of this start, what was spent is kept.
+    let rig = rig.stop_and_start().await;
+    assert_eq!(telemetry(&rig.engine, "cache_state").await["total"]["calls"], 0);
+    assert_eq!(telemetry(&rig.engine, "quota_state").await["spent"][0]["input_tokens"], 4_500);
+}
+
+#[tokio::test]
+async fn a_budget_that_is_set_ends_turns_until_it_is_lifted() {
+    let rig = Rig::new([]).await;
+    let engine = &rig.engine;
+    rig.engine.tell("task", "Hello!").await;
+    let mut config =
+        engine.control("get_config", json!({})).await.ok("result:object")["result"]["config"].take();
+    config["budgets"] = json!({"tokens_per_hour": 1});
+    assert_eq!(engine.control("set_config", json!({"config": config})).await.body, json!({"result": {}}));
+    let hour = telemetry(engine, "quota_state").await["budgets"]["tokens_per_hour"].clone();
+    assert_eq!((&hour["limit"], &hour["remaining"]), (&json!(1), &json!(0)));
+    let events = engine.execute_with(&message("task", "And now?")).await.rest().await;
+    assert_eq!((events.last().unwrap().data["stop_reason"].as_str(), rig.calls()), (Some("budget"), 1));
+    // `reload` goes back to what the catalog or the environment says.
+    assert_eq!(engine.control("reload", json!({})).await.body, json!({"result": {}}));
+    let events = engine.tell("task", "And now?").await;
+    assert_eq!((events.last().unwrap().data["stop_reason"].as_str(), rig.calls()), (Some("end_turn"), 2));
+}
+
+/// The types of the events of a turn.
+fn kinds(events: &[Event]) -> Vec<&str> {
+    let mut kinds: Vec<&str> = events.iter().map(|event| event.kind.as_str()).collect();
+    kinds.dedup();
+    kinds
+}
+
+#[tokio::test]
+async fn what_a_turn_came_to_is_replayed_when_its_deltas_have_had_their_time() {
+    let note = Reply::new().thinking("I note it.").text("A moment.");
+    let note = note.tool_use("working_memory_set", json!({"key": "colour", "value": "green"}));
+    let replies = || [note.clone(), Reply::of_text("Noted.")];
+    for (time, is_over) in [("0.1", true), ("3h", false)] {
+        let rig = Rig::of("anthropic", replies(), |place| place.with("CHANNEL_STATE_TTL_ACTIVE", time)).await;
+        let before = rig.engine.tell("task", "Note it.").await;
+        assert!(kinds(&before).contains(&"text_delta"), "{before:#?}");
+        // What ended before is looked at as the engine starts.
+        let rig = rig.stop_and_start().await;
+        let replayed = async || rig.engine.replay("task", 0).await.rest().await;
+        if !is_over {
+            assert_eq!(replayed().await, before, "{time}");
+            continue;
+        }
+        let after = eventually("the deltas are gone", async || {
+            let after = replayed().await;
+            (!kinds(&after).contains(&"text_delta")).then_some(after)
+        })
+        .await;
+        let passes = ["text_delta", "thinking_delta", "content_block_start", "content_block_stop"];
+        let kept: Vec<Event> =
+            before.into_iter().filter(|event| !passes.contains(&event.kind.as_str())).collect();
+        assert_eq!(after, kept, "all else is as it was");
+        assert_eq!(after.last().unwrap().text(), "Noted.");
+        assert_eq!(of_kind(&after, "tool_result").len(), 1);
+    }
+}
+
+#[tokio::test]
+async fn a_conversation_that_is_too_long_is_shortened_unless_that_is_switched_off() {
+    let long = "All this I have to tell you. ".repeat(400);
+    for (switch, shortens) in [("true", true), ("false", false)] {
+        let rig = Rig::of("anthropic", [], |place| place.with("REACTIVE_COMPACT_ENABLED", switch)).await;
+        for number in 0..6 {
+            rig.engine.tell("task", &format!("Question {number}. {long}")).await;
+        }
+        rig.provider.enqueue_all([
+            Reply::of_fault(Fault::refuse(Refusal::PromptTooLong)),
+            Reply::of_text("Many questions were asked."),
+            Reply::of_text("Forty-two."),
+        ]);
+        let events = rig.engine.execute_with(&message("task", "And now?")).await.rest().await;
+        let compacted = of_kind(&events, "compaction_event").len();
+        if shortens {
+            assert_eq!((completed(&events), compacted), ("Forty-two.", 1));
+        } else {
+            errored(&events);
+            assert_eq!((phases(&events), compacted), (vec!["started", "errored"], 0));
+            assert_eq!(rig.provider.pending_replies(), 2, "it is not asked again");
+        }
+    }
+    // It is a word, and one of these two.
+    let refused = LoneEngine::new().with("REACTIVE_COMPACT_ENABLED", "1").launch().ended().await;
+    refused.refused(2, &["REACTIVE_COMPACT_ENABLED"]);
+}
+
+#[tokio::test]
+async fn an_engine_with_all_the_turns_that_it_can_take_says_so() {
+    const MOST: usize = 256;
+    let gate = Gate::new();
+    let rig = Rig::new([]).await;
+    let held = gate.clone();
+    rig.provider.set_responder(move |_| Reply::of_text("Here I am.").hold(0, &held));
+    let begin = |number: usize| {
+        let engine = rig.engine.clone();
+        async move {
+            let body = message(&format!("task-{number}"), "Are you there?");
+            // The turn goes on without its client.
+            engine.request(Method::POST, "/execute").json(&body).send().await.unwrap().status().as_u16()
+        }
+    };
+    let mut statuses = Vec::new();
+    for numbers in (0..MOST).collect::<Vec<_>>().chunks(32) {
+        statuses.extend(join_all(numbers.iter().map(|number| begin(*number))).await);
+    }
+    assert_eq!(statuses, vec![200; MOST]);
+    let refused = rig.engine.execute_refused(&message("one-too-many", "And me?")).await;
+    refused.refused(503, "OVERLOADED");
+    assert!(refused.header("retry-after").unwrap().parse::<u64>().unwrap() > 0);
+    assert_eq!(rig.engine.tasks("").await.1, MOST as u64, "a refusal begins no task");
+    assert_eq!(rig.engine.health().await["status"], "ok");
+    gate.release();
+    eventually("there is room again", async || {
+        (rig.engine.activity().await["running_turns"] == 0).then_some(())
+    })
+    .await;
+    rig.engine.tell("one-too-many", "And now?").await;
+}
+
+#[tokio::test]
+async fn what_a_broken_answer_cost_stays_counted() {
+    let used = |output| Usage { input: Some(1_000), output: Some(output), ..Usage::default() };
+    let broken = Reply::of_text("One two three four five six.").usage(used(9)).fault(Fault::cut_after(3));
+    for (again, seam) in [("One two three four five six.", false), ("Something else.", true)] {
+        let rig = Rig::new([broken.clone(), Reply::of_text(again).usage(used(20))]).await;
+        let events = rig.engine.tell("task", "Count.").await;
+        assert_eq!((completed(&events), rig.calls()), (again, 2));
+        assert_eq!(phases(&events).contains(&"retrying"), seam);
+        let usage = &of_kind(&events, "usage").last().unwrap().data;
+        assert_eq!(usage["input_tokens"], 2_000, "both prompts are billed: {usage}");
+        assert!(usage["output_tokens"].as_u64() >= Some(20), "{usage}");
+    }
+}

@@ -1,0 +1,319 @@
+//! Lines of the orchestrator's contract that no other story tells of. `docs/contract.md` has them all.
+
+use reqwest::Method;
+use rustix::process::Signal;
+use serde_json::{Value, json};
+
+use crate::support::form::{PROVISIONED, REGISTERED};
+use crate::support::http::{ask, client};
+use crate::support::{
+    Answer, Deployment, Engine, Fleet, Product, Up, assert_fields, eventually, in_time, processes,
+};
+
+const STATUS: &str = "total:int by_status:object health:text unhealthy_count:int";
+const METRICS: &str = "provisions_1h:int crashes_1h:int restarts_1h:int avg_boot_ms:int total_provisions:int total_destroys:int";
+/// A product as the list shows it.
+const LISTED_PRODUCT: &str = "product_id:product slug:text display_name:text policy:object created_at:time \
+                              updated_at:time|null";
+
+async fn status(product: &Product) -> Value {
+    product.call(Method::GET, "/status", None).await.ok(STATUS)
+}
+
+async fn metrics(product: &Product) -> Value {
+    product.call(Method::GET, "/metrics", None).await.ok(METRICS)
+}
+
+#[tokio::test]
+async fn status_and_metrics_tell_what_became_of_the_engines() {
+    let place = Deployment::new().with("ORCH_RESTART_BACKOFF_BASE_S", "300");
+    let (orchestrator, product) = place.start_with_product().await;
+    let none = json!({"total": 0, "by_status": {}, "health": "ok", "unhealthy_count": 0});
+    assert_eq!(status(&product).await, none);
+    let mut engines: Vec<Engine> = Vec::new();
+    for user in ["ada", "bob", "eve"] {
+        engines.push(product.engine(user).await);
+    }
+    product.stop("eve").await.ok("status:text");
+    let told = status(&product).await;
+    let expected = json!({
+        "total": 3, "by_status": {"running": 2, "stopped": 1}, "health": "ok", "unhealthy_count": 0,
+    });
+    assert_eq!(told, expected);
+    // One of three is some; two of three are a high share.
+    for (engine, user, health) in [(&engines[0], "ada", "degraded"), (&engines[1], "bob", "critical")] {
+        place.kill_engine(engine);
+        product.becomes(user, "failed").await;
+        assert_eq!(status(&product).await["health"], health);
+    }
+    let told = status(&product).await;
+    assert_eq!(
+        (&told["by_status"], &told["unhealthy_count"]),
+        (&json!({"stopped": 1, "failed": 2}), &json!(2))
+    );
+
+    product.delete("eve").await.ok("status:text engine_id:engine");
+    assert_eq!(status(&product).await["total"], 2);
+    let mut told = metrics(&product).await;
+    assert!(told["avg_boot_ms"].take().as_u64() > Some(0), "{told}");
+    let expected = json!({
+        "provisions_1h": 3, "crashes_1h": 2, "restarts_1h": 0, "avg_boot_ms": null, "total_provisions": 3,
+        "total_destroys": 1,
+    });
+    assert_eq!(told, expected);
+    // They are each product's own.
+    let other = orchestrator.register("other", json!({})).await;
+    assert_eq!(status(&other).await, none);
+    assert!(metrics(&other).await.as_object().unwrap().values().all(|figure| *figure == 0));
+}
+
+/// The products as the operator sees them.
+async fn products(up: &Up, query: &str) -> Value {
+    let request = client().get(format!("{}/products{query}", up.base)).header("x-admin-key", up.admin_key());
+    let list = ask(request).await.ok("products:array total:int");
+    list["products"].as_array().unwrap().iter().for_each(|product| assert_fields(product, LISTED_PRODUCT));
+    list
+}
+
+async fn put_policy(up: &Up, product_id: &str, body: &Value) -> Answer {
+    let request = client().put(format!("{}/products/{product_id}/policy", up.base)).json(body);
+    ask(request.header("x-admin-key", up.admin_key())).await
+}
+
+#[tokio::test]
+async fn a_policy_takes_the_place_of_the_whole_one_before_at_once() {
+    let fleet = Fleet::new();
+    let up = fleet.up().await;
+    let body = json!({"slug": "shop", "display_name": "The Shop", "policy": {"rate_limit_rpm": 1000}});
+    let request = client().post(format!("{}/products/register", up.base)).json(&body);
+    let registered = ask(request.header("x-admin-key", up.admin_key())).await.ok(REGISTERED);
+    let product = Product::new(&up.base, registered["platform_api_key"].as_str().unwrap());
+    let product_id = registered["product_id"].as_str().unwrap();
+    for user in ["ada", "bob"] {
+        product.engine(user).await;
+    }
+
+    let policy = json!({"max_engines": 1, "suspended": false});
+    let answer = put_policy(&up, product_id, &json!({"policy": policy})).await;
+    let answer = answer.ok("product_id:product slug:text display_name:text policy:object updated_at:time");
+    assert_eq!((&answer["product_id"], &answer["policy"]), (&registered["product_id"], &policy));
+    // Engines above a lowered cap are not destroyed, and no more come.
+    product.provision("eve").await.refused(429, "QUOTA_EXCEEDED");
+    for user in ["ada", "bob"] {
+        product.engine(user).await.health().await;
+    }
+    let listed = products(&up, "").await;
+    assert_eq!(listed["total"], 2);
+    let found = listed["products"].as_array().unwrap().iter().find(|product| product["slug"] == "shop");
+    let found = found.unwrap_or_else(|| panic!("not listed: {listed}"));
+    assert_eq!(listed["products"][0]["slug"], "demo", "the product that `up` makes");
+    assert_eq!((&found["policy"], &found["updated_at"]), (&policy, &answer["updated_at"]));
+    assert!(!listed.to_string().contains("pk-svc-"), "{listed}");
+    assert_eq!(products(&up, "?limit=1&offset=1").await["products"].as_array().unwrap().len(), 1);
+
+    // Without one there are no limits.
+    let bare = json!({"slug": "bare", "display_name": "Bare"});
+    let request = client().post(format!("{}/products/register", up.base)).json(&bare);
+    let bare = ask(request.header("x-admin-key", up.admin_key())).await.ok(REGISTERED);
+    assert_eq!(bare["policy"], json!({}));
+
+    // A suspended product may look.
+    put_policy(&up, product_id, &json!({"policy": {"suspended": true}})).await;
+    product.stop("ada").await.refused(403, "POLICY_DENIED");
+    product.admit("ada").await.refused(403, "POLICY_DENIED");
+    assert_eq!((product.status("ada").await.as_str(), product.list("").await.1), ("running", 2));
+    put_policy(&up, product_id, &json!({"policy": {}})).await;
+    product.engine("eve").await;
+
+    for (body, named) in [
+        (json!({}), "policy"),
+        (json!({"policy": null}), "policy"),
+        (json!({"policy": {"max_engine": 1}}), "max_engine"),
+        (json!({"policy": {"rate_limit_rpm": -1}}), "rate_limit_rpm"),
+    ] {
+        let refused = put_policy(&up, product_id, &body).await;
+        assert!(refused.refused(400, "INVALID_REQUEST").contains(named), "{body}");
+    }
+    for unknown in ["prod_00000000000000000000000000000000", "shop"] {
+        put_policy(&up, unknown, &json!({"policy": {}})).await.refused(404, "PRODUCT_NOT_FOUND");
+    }
+    let keyless =
+        client().put(format!("{}/products/{product_id}/policy", up.base)).json(&json!({"policy": {}}));
+    ask(keyless).await.refused(401, "INVALID_ADMIN_KEY");
+    ask(client().get(format!("{}/products", up.base))).await.refused(401, "INVALID_ADMIN_KEY");
+}
+
+#[tokio::test]
+async fn a_boot_that_takes_too_long_is_rolled_back_and_says_what_is_unwell() {
+    // Well but for its provider, for which it has no key.
+    let place = Deployment::plain().with("LLM_PROVIDER", "anthropic").with("ORCH_BOOT_TIMEOUT_S", "5");
+    let (_orchestrator, product) = place.start_with_product().await;
+    for answer in [product.provision("ada").await, product.admit("ada").await] {
+        let message = answer.refused(504, "BOOT_TIMEOUT");
+        assert!(message.contains("llm_provider") && message.contains("ANTHROPIC_API_KEY"), "{message}");
+        product.get("ada").await.refused(404, "ENGINE_NOT_FOUND");
+    }
+    assert_eq!(place.fleet.engine_processes(), []);
+    assert_eq!(std::fs::read_dir(place.fleet.folder().join("engines")).unwrap().count(), 0);
+    let failed = product.audit("provision_failed").await;
+    assert_eq!(failed.len(), 2, "{failed:?}");
+    assert!(product.audit("provision").await.is_empty());
+}
+
+#[tokio::test]
+async fn who_is_told_to_end_finishes_what_is_in_flight_and_engines_run_on() {
+    let place = Deployment::plain();
+    let (orchestrator, product) = place.start_with_product().await;
+    let before = product.engine("before").await;
+    let process = place.process_of(&before);
+    // A boot that stands still in its midst.
+    let mut number = 0;
+    let (booting, provisioning) = eventually("an engine is caught as it boots", async || {
+        number += 1;
+        let user = format!("user-{number}");
+        let request = product.request(Method::POST, "/engines/provision").json(&json!({"user_id": user}));
+        let provisioning = tokio::spawn(ask(request));
+        let known = place.fleet.engine_processes().len();
+        let booting = eventually("its process", async || {
+            let processes = place.fleet.engine_processes();
+            (processes.len() > known || provisioning.is_finished()).then(|| processes.last().copied())
+        })
+        .await?;
+        processes::signal(booting, Signal::STOP);
+        if product.status(&user).await == "provisioning" {
+            return Some((booting, provisioning));
+        }
+        processes::signal(booting, Signal::CONT);
+        None
+    })
+    .await;
+    let orchestrator_process = orchestrator.program.pid();
+    processes::signal(orchestrator_process, Signal::TERM);
+    // It takes no more, and does not go yet.
+    eventually("it listens no more", async || {
+        client().get(format!("{}/health", product.base)).send().await.is_err().then_some(())
+    })
+    .await;
+    assert!(!provisioning.is_finished() && processes::is_alive(orchestrator_process));
+    processes::signal(booting, Signal::CONT);
+    let provisioned = in_time("the provision is answered", provisioning).await.unwrap().ok(PROVISIONED);
+    assert_eq!(provisioned["status"], "running");
+    orchestrator.program.ended().await.well();
+
+    let engine = Engine::new(&provisioned);
+    assert_eq!(engine.health().await["status"], "ok");
+    assert_eq!(place.process_of(&before), process, "engines keep running");
+    let _orchestrator = place.start().await;
+    let user = provisioned["user_id"].as_str().unwrap();
+    assert_eq!((product.status(user).await, product.engine(user).await.id), ("running".into(), engine.id));
+}
+
+#[tokio::test]
+async fn what_an_engine_says_can_be_read() {
+    // At this level each request is a line.
+    let fleet = Fleet::new().with("ENGINE_LOG_LEVEL", "debug");
+    let up = fleet.up().await;
+    let product = up.product();
+    let engine = product.engine("ada").await;
+    for _ in 0..201 {
+        engine.get("/tasks").await.ok("tasks:array total:int");
+    }
+    let lines = async |query: &str| -> Vec<String> {
+        let path = format!("/engines/ada/logs{query}");
+        let told = product.call(Method::GET, &path, None).await.ok("lines:array");
+        told["lines"].as_array().unwrap().iter().map(|line| line.as_str().unwrap().to_owned()).collect()
+    };
+    product.stop("ada").await.ok("status:text");
+    let all = lines("?tail=10000").await;
+    assert!(all.len() > 200 && all.iter().all(|line| !line.contains('\n')), "{all:?}");
+    assert_eq!(lines("").await, all[all.len() - 200..], "200, where nobody says how many");
+    assert_eq!(lines("?tail=1").await, all[all.len() - 1..]);
+    for tail in ["0", "10001", "x"] {
+        let answer = product.call(Method::GET, &format!("/engines/ada/logs?tail={tail}"), None).await;
+        assert!(answer.refused(400, "INVALID_REQUEST").contains("tail"));
+    }
+    let nobody = product.call(Method::GET, "/engines/nobody/logs", None).await;
+    nobody.refused(404, "ENGINE_NOT_FOUND");
+}
+
+/// A variable of an engine's environment.
+fn variable(place: &Deployment, engine: &Engine, name: &str) -> Option<String> {
+    let process = place.process_of(engine).expect("it runs").as_raw_nonzero();
+    let environment = std::fs::read_to_string(format!("/proc/{process}/environ")).unwrap();
+    let mut variables = environment.split('\0').filter_map(|variable| variable.split_once('='));
+    variables.find(|variable| variable.0 == name).map(|variable| variable.1.to_owned())
+}
+
+#[tokio::test]
+async fn a_policys_redirect_base_goes_before_the_one_that_is_passed_through() {
+    let name = "OAUTH_REDIRECT_BASE_URL";
+    let (general, own, newer) = ("https://all.example", "https://own.example/app", "https://newer.example");
+    let passed = format!("{name},LLM_PROVIDER,LLM_SCRIPT_PATH");
+    let place = Deployment::plain().with("ORCH_ENGINE_ENV_PASSTHROUGH", passed).with(name, general);
+    let orchestrator = place.start().await;
+    let plain = orchestrator.register("plain", json!({})).await;
+    let body = json!({"slug": "own", "display_name": "Own", "policy": {"oauth_redirect_base_url": own}});
+    let request = client().post(format!("{}/products/register", orchestrator.base)).json(&body);
+    let registered = ask(request.header("x-admin-key", &place.admin_key)).await.ok(REGISTERED);
+    let product = Product::new(&orchestrator.base, registered["platform_api_key"].as_str().unwrap());
+    assert_eq!(variable(&place, &plain.engine("ada").await, name).as_deref(), Some(general));
+    let engine = product.engine("ada").await;
+    assert_eq!(variable(&place, &engine, name).as_deref(), Some(own));
+
+    // Another one holds from the next launch on.
+    let path =
+        format!("{}/products/{}/policy", orchestrator.base, registered["product_id"].as_str().unwrap());
+    let body = json!({"policy": {"oauth_redirect_base_url": newer}});
+    let replaced = ask(client().put(path).header("x-admin-key", &place.admin_key).json(&body)).await;
+    assert_eq!(replaced.status, 200, "{replaced:?}");
+    assert_eq!(variable(&place, &engine, name).as_deref(), Some(own));
+    product.stop("ada").await.ok("status:text");
+    product.start("ada").await.ok("status:text url:url");
+    assert_eq!(variable(&place, &engine, name).as_deref(), Some(newer));
+}
+
+#[tokio::test]
+async fn engines_are_told_of_by_the_host_that_the_operator_names() {
+    let place = Deployment::plain().with("ORCH_ENGINE_URL_HOST", "localhost");
+    let (_orchestrator, product) = place.start_with_product().await;
+    let provisioned = product.provision("ada").await;
+    assert_eq!(provisioned.status, 200, "{provisioned:?}");
+    let url = provisioned.body["url"].as_str().unwrap().to_owned();
+    let port = url.strip_prefix("http://localhost:").unwrap_or_else(|| panic!("another host: {url}"));
+    assert!(port.parse::<u16>().is_ok(), "{url}");
+    assert_eq!(product.get("ada").await.body["url"], url.as_str());
+    assert_eq!(Engine::new(&provisioned.body).health().await["status"], "ok");
+}
+
+#[tokio::test]
+async fn a_restart_begins_an_empty_window_of_the_rate() {
+    let place = Deployment::plain();
+    let orchestrator = place.start().await;
+    let product = orchestrator.register("one", json!({"rate_limit_rpm": 1})).await;
+    assert_eq!(product.denied("nobody").await, "engine_not_found");
+    product.admit_as_it_is("nobody").await.refused(429, "RATE_LIMITED");
+    let _orchestrator = place.kill_and_start(orchestrator).await;
+    assert_eq!(product.denied("nobody").await, "engine_not_found");
+    product.admit_as_it_is("nobody").await.refused(429, "RATE_LIMITED");
+}
+
+#[tokio::test]
+async fn a_folder_that_belongs_to_no_engine_is_left_alone() {
+    let place = Deployment::plain();
+    let (orchestrator, product) = place.start_with_product().await;
+    let engine = product.engine("ada").await;
+    let engines = place.fleet.folder().join("engines");
+    // Of an engine that this registry does not know, and of somebody else.
+    let folders = [contract::EngineId::new().to_string(), "backup".to_owned()].map(|name| engines.join(name));
+    for folder in &folders {
+        std::fs::create_dir(folder).unwrap();
+        std::fs::write(folder.join("brain.sqlite"), "all that somebody said").unwrap();
+    }
+    let _orchestrator = place.kill_and_start(orchestrator).await;
+    product.stop("ada").await.ok("status:text");
+    product.delete("ada").await.ok("status:text engine_id:engine");
+    assert!(!place.fleet.engine_folder(&engine.id).exists());
+    for folder in &folders {
+        assert_eq!(std::fs::read_to_string(folder.join("brain.sqlite")).unwrap(), "all that somebody said");
+    }
+}
