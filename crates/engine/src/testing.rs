@@ -162,6 +162,19 @@ pub(crate) fn can_confine() -> bool {
     can
 }
 
+/// Whether this machine can run tool servers that are written in Python, where the leash finds it. What needs that is
+/// skipped where it cannot.
+pub(crate) fn can_serve() -> bool {
+    let found = ["/usr/local/bin", "/usr/bin", "/bin"];
+    let has = found.iter().any(|folder| Path::new(folder).join("python3").exists());
+    let required = std::env::var("ROUNDHOUSE_REQUIRE_ALL").is_ok_and(|value| value == "1");
+    assert!(has || !required, "there is no python3 here, and ROUNDHOUSE_REQUIRE_ALL=1");
+    if !has {
+        eprintln!("skipped: there is no python3");
+    }
+    has && can_confine()
+}
+
 /// The helper of [`leash`]. Among the other tests it does nothing: it closes files that are not its own.
 #[test]
 fn leash_helper() {

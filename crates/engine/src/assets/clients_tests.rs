@@ -12,7 +12,7 @@ use super::rig::{Rig, asked, call, done, failed, program_at};
 use super::{CONNECTING, ClientError, IDLE, Times};
 use crate::assets::access::Access;
 use crate::catalog::{Auth, KeyPlace, Secret, ServerSpec, Transport};
-use crate::testing::{can_confine, within};
+use crate::testing::{can_serve, within};
 
 /// A server that answers each call with its name.
 const ECHO: &str = "serve(lambda call: answer(call, text(call['params']['name'])))";
@@ -46,7 +46,7 @@ serve(call)
 
 #[tokio::test]
 async fn a_programs_tools_are_listed_and_called() {
-    if !can_confine() {
+    if !can_serve() {
         return;
     }
     let rig = Rig::new();
@@ -58,7 +58,7 @@ async fn a_programs_tools_are_listed_and_called() {
 
 #[tokio::test]
 async fn a_program_gets_the_key_in_its_variable_and_nothing_of_the_engines_environment() {
-    if !can_confine() {
+    if !can_serve() {
         return;
     }
     let rig = Rig::new();
@@ -79,7 +79,7 @@ async fn a_program_gets_the_key_in_its_variable_and_nothing_of_the_engines_envir
 
 #[tokio::test]
 async fn a_server_that_went_silent_is_connected_anew() {
-    if !can_confine() {
+    if !can_serve() {
         return;
     }
     let rig = Rig::new();
@@ -96,7 +96,7 @@ async fn a_server_that_went_silent_is_connected_anew() {
 
 #[tokio::test]
 async fn calls_at_once_share_one_client() {
-    if !can_confine() {
+    if !can_serve() {
         return;
     }
     let rig = Rig::new();
@@ -108,7 +108,7 @@ async fn calls_at_once_share_one_client() {
 
 #[tokio::test]
 async fn what_a_tool_says_of_its_failure_is_the_error() {
-    if !can_confine() {
+    if !can_serve() {
         return;
     }
     let rig = Rig::new();
@@ -124,7 +124,7 @@ async fn what_a_tool_says_of_its_failure_is_the_error() {
 
 #[tokio::test]
 async fn a_program_that_cannot_be_run_says_why() {
-    if !can_confine() {
+    if !can_serve() {
         return;
     }
     let rig = Rig::new();
@@ -135,7 +135,7 @@ async fn a_program_that_cannot_be_run_says_why() {
 
 #[tokio::test]
 async fn a_program_that_ends_at_once_is_left_alone_after_three_times() {
-    if !can_confine() {
+    if !can_serve() {
         return;
     }
     let rig = Rig::new();
@@ -160,7 +160,7 @@ async fn a_program_that_ends_at_once_is_left_alone_after_three_times() {
 
 #[tokio::test]
 async fn a_program_that_ends_at_a_word_it_does_not_know_gets_the_handshake() {
-    if !can_confine() {
+    if !can_serve() {
         return;
     }
     let rig = Rig::new();
@@ -173,7 +173,7 @@ async fn a_program_that_ends_at_a_word_it_does_not_know_gets_the_handshake() {
 
 #[tokio::test]
 async fn a_program_that_never_answers_is_given_up() {
-    if !can_confine() {
+    if !can_serve() {
         return;
     }
     let rig = Rig::with(Times { connecting: Duration::from_secs(1), idle: IDLE });
@@ -184,7 +184,7 @@ async fn a_program_that_never_answers_is_given_up() {
 
 #[tokio::test]
 async fn a_connection_that_failed_recovers() {
-    if !can_confine() {
+    if !can_serve() {
         return;
     }
     let rig = Rig::new();
@@ -201,7 +201,7 @@ async fn a_connection_that_failed_recovers() {
 
 /// Asserts that a call that is done harm ends in time with a reason that says `why`, and that the next one works.
 async fn survives(harm: &str, why: &str) {
-    if !can_confine() {
+    if !can_serve() {
         return;
     }
     let rig = Rig::new();
@@ -254,7 +254,7 @@ async fn a_call_survives_endless_requests() {
 /// One that does not read what it is sent, so that nothing can be sent any more, is ended all the same.
 #[tokio::test]
 async fn a_program_that_reads_nothing_is_ended() {
-    if !can_confine() {
+    if !can_serve() {
         return;
     }
     let rig = Rig::new();
@@ -286,7 +286,7 @@ async fn a_call_survives_answers_to_what_was_not_asked() {
 
 #[tokio::test]
 async fn garbage_among_the_answers_is_passed_over() {
-    if !can_confine() {
+    if !can_serve() {
         return;
     }
     let rig = Rig::new();
@@ -300,7 +300,7 @@ async fn garbage_among_the_answers_is_passed_over() {
 
 #[tokio::test]
 async fn what_is_the_same_twice_is_called_again() {
-    if !can_confine() {
+    if !can_serve() {
         return;
     }
     let rig = Rig::new();
@@ -314,7 +314,7 @@ async fn what_is_the_same_twice_is_called_again() {
 
 #[tokio::test]
 async fn a_program_that_went_away_between_calls_is_started_again() {
-    if !can_confine() {
+    if !can_serve() {
         return;
     }
     let rig = Rig::new();
@@ -327,7 +327,7 @@ async fn a_program_that_went_away_between_calls_is_started_again() {
 
 #[tokio::test]
 async fn a_dropped_call_is_cancelled_at_the_server() {
-    if !can_confine() {
+    if !can_serve() {
         return;
     }
     let rig = Rig::new();
@@ -347,7 +347,7 @@ async fn a_dropped_call_is_cancelled_at_the_server() {
 
 #[tokio::test]
 async fn an_idle_program_ends_and_is_started_again() {
-    if !can_confine() {
+    if !can_serve() {
         return;
     }
     let rig = Rig::with(Times { idle: Duration::from_millis(300), connecting: CONNECTING });
@@ -360,7 +360,7 @@ async fn an_idle_program_ends_and_is_started_again() {
 
 #[tokio::test]
 async fn a_forgotten_program_ends_and_its_calls_fail() {
-    if !can_confine() {
+    if !can_serve() {
         return;
     }
     let rig = Rig::new();
@@ -376,7 +376,7 @@ async fn a_forgotten_program_ends_and_its_calls_fail() {
 
 #[tokio::test]
 async fn tools_that_change_are_taken_down() {
-    if !can_confine() {
+    if !can_serve() {
         return;
     }
     let rig = Rig::new();
@@ -398,7 +398,7 @@ async fn tools_that_change_are_taken_down() {
 
 #[tokio::test]
 async fn of_absurd_tools_only_those_that_can_be_used_are_taken() {
-    if !can_confine() {
+    if !can_serve() {
         return;
     }
     let rig = Rig::new();
@@ -437,7 +437,7 @@ const COLOUR: &str = r#"{"type": "object", "properties": {"colour": {"type": "st
 
 #[tokio::test]
 async fn what_a_server_asks_is_answered_by_a_person() {
-    if !can_confine() {
+    if !can_serve() {
         return;
     }
     let rig = Rig::new();
@@ -459,7 +459,7 @@ async fn what_a_server_asks_is_answered_by_a_person() {
 
 #[tokio::test]
 async fn a_call_that_is_given_up_while_it_waits_holds_up_nothing() {
-    if !can_confine() {
+    if !can_serve() {
         return;
     }
     let rig = Rig::new();
@@ -478,7 +478,7 @@ async fn a_call_that_is_given_up_while_it_waits_holds_up_nothing() {
 
 #[tokio::test]
 async fn a_client_is_kept_while_a_call_waits_for_a_person() {
-    if !can_confine() {
+    if !can_serve() {
         return;
     }
     let idle = Duration::from_millis(300);
@@ -495,7 +495,7 @@ async fn a_client_is_kept_while_a_call_waits_for_a_person() {
 
 #[tokio::test]
 async fn where_nobody_may_be_asked_all_is_declined() {
-    if !can_confine() {
+    if !can_serve() {
         return;
     }
     let rig = Rig::new();
@@ -508,7 +508,7 @@ async fn where_nobody_may_be_asked_all_is_declined() {
 
 #[tokio::test]
 async fn an_answer_that_cannot_be_taken_is_asked_for_three_times_again() {
-    if !can_confine() {
+    if !can_serve() {
         return;
     }
     let rig = Rig::new();
@@ -525,7 +525,7 @@ async fn an_answer_that_cannot_be_taken_is_asked_for_three_times_again() {
 
 #[tokio::test]
 async fn a_call_that_waits_no_more_is_not_made_again() {
-    if !can_confine() {
+    if !can_serve() {
         return;
     }
     let rig = Rig::new();

@@ -14,7 +14,7 @@ use tempfile::TempDir;
 
 use super::servers::write_servers;
 use crate::config::Config;
-use crate::testing::{Seen, can_confine, own_helper, parse_sse, within};
+use crate::testing::{Seen, can_confine, can_serve, own_helper, parse_sse, within};
 
 const KEY: &str = "sk-svc-right";
 /// By this variable a process knows that it is to be an engine, and where.
@@ -199,7 +199,7 @@ async fn lesson_e09_no_program_outlives_an_engine_that_is_killed() {
 
 #[tokio::test]
 async fn lesson_e09_no_tool_server_outlives_an_engine_that_is_killed() {
-    if !can_confine() {
+    if !can_serve() {
         return;
     }
     // Each call leaves a program behind, and ends it at the next one: the server's own affair while it runs.

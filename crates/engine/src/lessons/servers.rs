@@ -9,7 +9,7 @@ use service::clock::{Clock as _, SystemClock};
 use strict_provider::{Reply, Wire};
 
 use crate::agent::rig::{Rig, WIRES, check_turn, final_text};
-use crate::testing::{can_confine, next_events, task_id, within};
+use crate::testing::{can_serve, next_events, task_id, within};
 
 /// What every server begins with.
 const PROGRAM: &str = include_str!("../assets/clients/rig.py");
@@ -48,7 +48,7 @@ async fn rig(wire: Wire, servers: usize, source: &str) -> Rig {
 
 #[tokio::test]
 async fn lesson_e13_the_tools_of_twenty_connected_servers_stay_within_their_share() {
-    if !can_confine() {
+    if !can_serve() {
         return;
     }
     let source = format!(
@@ -80,7 +80,7 @@ serve(lambda call: answer(call, text(sys.argv[1] + " did " + call["params"]["nam
 
 #[tokio::test]
 async fn lesson_e15_a_turn_is_cancelled_while_a_server_works_and_the_server_is_told() {
-    if !can_confine() {
+    if !can_serve() {
         return;
     }
     let source = "serve(lambda call: note('called') if call['params']['name'] == 'slow' else answer(call, text('quick')), \
