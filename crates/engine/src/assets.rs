@@ -321,7 +321,9 @@ impl Assets {
             }
         };
         tracing::info!(server = spec.name, tools = tools.len(), "A tool server is connected.");
-        self.0.connections.establish(spec, tools, credentials).await
+        self.0.connections.establish(spec, tools, credentials).await?;
+        self.0.clients.on_record(&spec.name);
+        Ok(())
     }
 
     /// What a connection that there is already says of that.

@@ -199,6 +199,14 @@ impl Clients {
         }
     }
 
+    /// The tools that the client of a server has listed are on record: from now on changes of them are.
+    pub(super) fn on_record(&self, server: &str) {
+        let slot = self.slots().get(server).cloned();
+        if let Some(live) = slot.and_then(|slot| slot.live().clone()) {
+            live.on_record.cancel();
+        }
+    }
+
     /// Gives up a call that waits for a person, if it does: it is cancelled at its server.
     pub(super) fn give_up(&self, call: CallId) {
         let slots: Vec<_> = self.slots().values().cloned().collect();
@@ -253,6 +261,7 @@ impl Clients {
             Ok((live, None)) => Ok((live, false)),
             Ok((live, Some(tools))) => {
                 connections.recovered(spec, tools).await;
+                live.on_record.cancel();
                 Ok((live, true))
             }
             Err(error) => {

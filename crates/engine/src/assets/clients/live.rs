@@ -13,6 +13,7 @@ use rmcp::service::{Peer, PeerRequestOptions, RunningService, Subscription};
 use serde_json::Value;
 use tokio::sync::Notify;
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 
 use super::call::{Call, Parked};
 use super::desk::{Desk, Handler};
@@ -33,8 +34,6 @@ const MAX_PARKED: usize = 64;
 const PARKED: Duration = Duration::from_hours(72);
 /// How far apart a server's tools are listed again, however often it says that they have changed.
 const BETWEEN_LISTS: Duration = Duration::from_secs(5);
-/// How long it takes at most until a connection is on record whose tools were listed.
-const TAKEN_DOWN: Duration = Duration::from_secs(2);
 /// The most messages that a server in its right mind sends instead of an answer.
 const MAX_CHATTER: u64 = 1_000;
 /// How long the end of a client may take: what is left of it is let go of then.
@@ -50,6 +49,8 @@ pub(super) struct Live {
     pub(super) since: Instant,
     /// Told when the server says that it has other tools.
     pub(super) tools_changed: Arc<Notify>,
+    /// Cancelled once the tools that it listed first are on record.
+    pub(super) on_record: CancellationToken,
     usage: Mutex<Usage>,
     usage_changed: Notify,
 }
@@ -92,6 +93,7 @@ impl Live {
             line,
             since: now,
             tools_changed,
+            on_record: CancellationToken::new(),
             usage,
             usage_changed: Notify::new(),
         })
@@ -263,15 +265,12 @@ impl Live {
 
     /// Lists the tools again when they have changed.
     async fn follow(&self, connections: &Arc<Connections>) {
+        // The first list comes first.
+        self.on_record.cancelled().await;
         loop {
             self.tools_changed.notified().await;
             match self.list_tools().await {
-                Ok(tools) => {
-                    connections.tools_changed(&self.spec, tools.clone()).await;
-                    // Once more, for a connection that was just being taken down with the tools of before.
-                    tokio::time::sleep(TAKEN_DOWN).await;
-                    connections.tools_changed(&self.spec, tools).await;
-                }
+                Ok(tools) => connections.tools_changed(&self.spec, tools).await,
                 Err(error) => {
                     tracing::warn!(server = self.spec.name, %error, "The tools of a server cannot be listed again.");
                 }

@@ -58,6 +58,7 @@ impl Rig {
         let tools = within(self.clients.list_tools(spec, Access::Nothing)).await.unwrap();
         let names = tools.iter().map(|tool| tool.name.clone()).collect();
         self.connections.establish(spec, tools, None).await.unwrap();
+        self.clients.on_record(&spec.name);
         names
     }
 
