@@ -3,6 +3,7 @@
 mod admin;
 mod assets;
 mod auth;
+mod document;
 mod error;
 mod execute;
 mod health;
@@ -24,19 +25,20 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
+use axum::handler::Handler;
+use axum::routing::MethodRouter;
 use contract::KeyHash;
 use service::clock::Clock;
 use utoipa::OpenApi as _;
 use utoipa::openapi::OpenApi;
-use utoipa::openapi::security::{ApiKey, ApiKeyValue, SecurityScheme};
-use utoipa_axum::router::OpenApiRouter;
-use utoipa_axum::routes;
+use utoipa_axum::PathItemExt as _;
 
 use crate::agent::{Agent, Reloads};
 use crate::assets::Assets;
 use crate::brain::Brain;
 use crate::config::InForce;
-use auth::{Authenticated, Lock};
+use auth::Lock;
+use document::KeyScheme;
 
 /// The largest body taken.
 const MAX_BODY: usize = 32 * 1024 * 1024;
@@ -73,81 +75,86 @@ impl State {
     }
 }
 
-#[derive(utoipa::OpenApi)]
-#[openapi(
-    info(title = "Roundhouse engine", description = "Runs one user's agent."),
-    modifiers(&KeyScheme)
-)]
-struct Document;
+/// Lists the handlers once: [`described`] serves each where and as `utoipa::path` says on it, and [`Document`] is made of
+/// the same. A router that carries its document (`utoipa_axum`'s) would make all of it at each start, which is a quarter
+/// of a start's instructions and a megabyte of code and heap.
+macro_rules! handlers {
+    ($($module:ident::$handler:ident),+ $(,)?) => { utoipa_axum::paste! {
+        fn described() -> Router<State> {
+            Router::new()$(.route(
+                &<$module::[<__path_ $handler>] as utoipa::Path>::path(),
+                served::<$module::[<__path_ $handler>], _, _>(&$module::$handler),
+            ))+
+        }
 
-/// Declares the scheme that the routes' `security` names.
-struct KeyScheme;
-
-impl utoipa::Modify for KeyScheme {
-    fn modify(&self, document: &mut OpenApi) {
-        let scheme = SecurityScheme::ApiKey(ApiKey::Header(ApiKeyValue::new("X-Engine-Key")));
-        document.components.get_or_insert_default().add_security_scheme("engine_key", scheme);
-    }
+        #[derive(utoipa::OpenApi)]
+        #[openapi(
+            info(title = "Roundhouse engine", description = "Runs one user's agent."),
+            paths($($module::$handler),+),
+            modifiers(&KeyScheme)
+        )]
+        struct Document;
+    } };
 }
 
-fn routes() -> OpenApiRouter<State> {
-    OpenApiRouter::with_openapi(Document::openapi())
-        .routes(routes!(health::health))
-        .routes(routes!(execute::execute))
-        .routes(routes!(execute::replay))
-        .routes(routes!(steering::cancel))
-        .routes(routes!(steering::steer))
-        .routes(routes!(tasks::list))
-        .routes(routes!(tasks::read, tasks::delete))
-        .routes(routes!(hitl::respond))
-        .routes(routes!(hitl::pending))
-        .routes(routes!(hitl::grants))
-        .routes(routes!(hitl::revoke))
-        .routes(routes!(memory::search))
-        .routes(routes!(memory::list, memory::save))
-        .routes(routes!(memory::delete))
-        .routes(routes!(memory::episodes))
-        .routes(routes!(admin::reload_core_soul))
-        .routes(routes!(admin::reload_catalog))
-        .routes(routes!(skills::list))
-        .routes(routes!(skills::create))
-        .route(skills::CREATE, skills::called_create())
-        .routes(routes!(skills::read, skills::update, skills::delete))
-        .routes(routes!(skills::export))
-        .routes(routes!(assets::servers))
-        .routes(routes!(assets::connections))
-        .routes(routes!(assets::connect))
-        .routes(routes!(assets::callback))
-        .routes(routes!(assets::oauth_callback))
-        .routes(routes!(assets::disconnect))
-        .routes(routes!(learning::give_feedback))
-        .routes(routes!(learning::trigger))
-        .routes(routes!(learning::lessons))
-        .routes(routes!(learning::undo))
-        .routes(routes!(transfer::export))
-        .routes(routes!(transfer::import))
-        .routes(routes!(rpc::rpc))
-        .routes(routes!(openapi))
+handlers! {
+    health::health,
+    execute::execute,
+    execute::replay,
+    steering::cancel,
+    steering::steer,
+    tasks::list,
+    tasks::read,
+    tasks::delete,
+    hitl::respond,
+    hitl::pending,
+    hitl::grants,
+    hitl::revoke,
+    memory::search,
+    memory::list,
+    memory::save,
+    memory::delete,
+    memory::episodes,
+    admin::reload_core_soul,
+    admin::reload_catalog,
+    skills::list,
+    skills::create,
+    skills::read,
+    skills::update,
+    skills::delete,
+    skills::export,
+    assets::servers,
+    assets::connections,
+    assets::connect,
+    assets::callback,
+    assets::oauth_callback,
+    assets::disconnect,
+    learning::give_feedback,
+    learning::trigger,
+    learning::lessons,
+    learning::undo,
+    transfer::export,
+    transfer::import,
+    rpc::rpc,
+    document::openapi,
+}
+
+/// A handler under the methods that `P` describes.
+fn served<P: utoipa::Path, H: Handler<T, State>, T: 'static>(handler: &H) -> MethodRouter<State> {
+    P::methods()
+        .iter()
+        .fold(MethodRouter::new(), |router, method| router.on(method.to_method_filter(), handler.clone()))
 }
 
 /// The engine's router.
 pub fn router(state: State) -> Router {
-    let (router, _) = routes().with_state(state).split_for_parts();
+    let router = described().route(skills::CREATE, skills::called_create()).with_state(state);
     service::http::finish(router, MAX_BODY)
 }
 
 /// The OpenAPI document of [`router`], made when it is asked for: an idle engine does not keep it.
 pub fn document() -> OpenApi {
-    routes().into_openapi()
-}
-
-/// This service's OpenAPI 3.1 document.
-#[utoipa::path(
-    get, path = "/openapi.json", security(("engine_key" = [])),
-    responses((status = 200, description = "The document"), (status = 401, body = contract::ErrorBody)),
-)]
-async fn openapi(_: Authenticated) -> axum::Json<OpenApi> {
-    axum::Json(document())
+    Document::openapi()
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use super::app::{App, KEY, refusal};
 use super::*;
+use crate::http::auth::Authenticated;
 use crate::testing::within;
 
 const OTHER: &str = "sk-svc-other";

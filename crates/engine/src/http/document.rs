@@ -1,0 +1,27 @@
+//! The OpenAPI document: what stands in it beside the routes, and the route that serves it.
+
+use axum::Json;
+use utoipa::Modify;
+use utoipa::openapi::OpenApi;
+use utoipa::openapi::security::{ApiKey, ApiKeyValue, SecurityScheme};
+
+use super::auth::Authenticated;
+
+/// Declares the scheme that the routes' `security` names.
+pub(super) struct KeyScheme;
+
+impl Modify for KeyScheme {
+    fn modify(&self, document: &mut OpenApi) {
+        let scheme = SecurityScheme::ApiKey(ApiKey::Header(ApiKeyValue::new("X-Engine-Key")));
+        document.components.get_or_insert_default().add_security_scheme("engine_key", scheme);
+    }
+}
+
+/// This service's OpenAPI 3.1 document.
+#[utoipa::path(
+    get, path = "/openapi.json", security(("engine_key" = [])),
+    responses((status = 200, description = "The document"), (status = 401, body = contract::ErrorBody)),
+)]
+pub(super) async fn openapi(_: Authenticated) -> Json<OpenApi> {
+    Json(super::document())
+}

@@ -1,0 +1,39 @@
+//! Links the released program so that an engine that does nothing keeps little of it.
+//!
+//! The kernel maps a program's code in pieces of 64 KiB around whatever is touched. What a start touches is 2 of 35 MB,
+//! but as the compiler leaves it, it lies in half of all those pieces, and an idle engine keeps them. A linker script
+//! says which functions come first; `link/record` writes it. See `docs/decisions/0007-order-of-code.md`.
+
+use std::env;
+use std::path::Path;
+use std::process::Command;
+
+/// The target whose linker, as the toolchain brings it, takes such a script.
+const TARGET: &str = "x86_64-unknown-linux-gnu";
+/// The first glibc that knows packed relocations: without them a start reads, and keeps, 1.7 MB of them.
+const PACKED_SINCE: (u32, u32) = (2, 36);
+
+fn main() {
+    println!("cargo::rerun-if-changed=build.rs");
+    println!("cargo::rerun-if-changed=link/start.ld");
+    let is = |name: &str, value: &str| env::var(name).is_ok_and(|set| set == value);
+    // Another linker may not take them, and the program works without.
+    let another_linker = env::var_os("RUSTC_LINKER").is_some()
+        || env::var("CARGO_ENCODED_RUSTFLAGS").is_ok_and(|flags| flags.contains("link"));
+    if !is("PROFILE", "release") || !is("TARGET", TARGET) || another_linker {
+        return;
+    }
+    let script = Path::new(&env::var("CARGO_MANIFEST_DIR").unwrap_or_default()).join("link/start.ld");
+    println!("cargo::rustc-link-arg-bins=-Wl,-T,{}", script.display());
+    if is("HOST", TARGET) && glibc().is_some_and(|version| version >= PACKED_SINCE) {
+        println!("cargo::rustc-link-arg-bins=-Wl,-z,pack-relative-relocs");
+    }
+}
+
+/// The version of this machine's C library. A program wants at least the one that it was built with.
+fn glibc() -> Option<(u32, u32)> {
+    let told = Command::new("getconf").arg("GNU_LIBC_VERSION").output().ok()?;
+    let told = String::from_utf8(told.stdout).ok()?;
+    let (major, minor) = told.trim().strip_prefix("glibc ")?.split_once('.')?;
+    Some((major.parse().ok()?, minor.parse().ok()?))
+}
