@@ -8,10 +8,11 @@ mod clients;
 mod connections;
 mod credentials;
 mod definition;
+mod directory;
 mod oauth;
 mod tool;
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use contract::assets::{Callback, Connect, ConnectOutcome, Connection, ConnectionStatus, Server};
@@ -26,11 +27,12 @@ use crate::brain::{Brain, WriteError};
 use crate::catalog::{Auth, ServerSpec};
 use crate::tools::{Allowed, Tool};
 
-use access::Access;
-use clients::Clients;
+use access::{Access, AccessError};
+use clients::{ClientError, Clients};
 use connections::Connections;
 use credentials::{Credentials, Held};
 pub(crate) use definition::ToolDefinition;
+use directory::Directory;
 #[cfg(test)]
 pub(crate) use oauth::rig;
 use oauth::{Finished, OAuth};
@@ -77,6 +79,9 @@ pub enum AssetsError {
     /// No leave was given.
     #[error("the authorization server gave no leave: {0}")]
     Denied(String),
+    /// The server does not take what shows it who the user is.
+    #[error("{0}")]
+    NotLetIn(String),
     /// The server, or its authorization server, cannot be reached or refuses.
     #[error("{0}")]
     Failed(String),
@@ -102,7 +107,7 @@ pub(crate) const NO_KEY: AssetsError = AssetsError::NotConfigured(
 pub struct Assets(Arc<Inner>);
 
 struct Inner {
-    directory: Mutex<Vec<Arc<ServerSpec>>>,
+    directory: Arc<Directory>,
     connections: Arc<Connections>,
     clients: Clients,
     oauth: OAuth,
@@ -119,10 +124,11 @@ impl Assets {
     ) -> Result<Self, rusqlite::Error> {
         let vault = settings.key.as_ref().and_then(|key| Vault::new(key).ok()).map(Arc::new);
         let connections = Arc::new(Connections::open(brain.clone(), vault, clock, settings.web)?);
-        let oauth =
-            OAuth::new(Arc::clone(&connections), settings.redirect_base.clone(), settings.client_metadata);
+        let directory = Arc::<Directory>::default();
+        let parts = (Arc::clone(&connections), Arc::clone(&directory));
+        let oauth = OAuth::new(parts, settings.redirect_base.clone(), settings.client_metadata);
         Ok(Self(Arc::new(Inner {
-            directory: Mutex::default(),
+            directory,
             clients: Clients::new(Arc::clone(&connections), leash),
             connections,
             oauth,
@@ -132,10 +138,7 @@ impl Assets {
 
     /// Takes these servers for those that there are.
     pub(crate) fn set_directory(&self, servers: &[Arc<ServerSpec>]) {
-        let old = std::mem::replace(
-            &mut *self.0.directory.lock().unwrap_or_else(PoisonError::into_inner),
-            servers.to_vec(),
-        );
+        let old = self.0.directory.replace(servers);
         for server in old.iter().filter(|server| !servers.contains(server)) {
             self.0.clients.forget(&server.name);
         }
@@ -222,13 +225,14 @@ impl Assets {
                 }
             }
             Auth::OAuth { .. } => {
-                // What is there may still do. If it does not, the user is asked.
+                // What is there may still do. If the server does not take it, the user is asked.
                 let is_over = self.0.connections.status(&spec.name) == Some(ConnectionStatus::Expired);
-                if !is_over
-                    && let Ok(access) = self.access(&spec)
-                    && self.establish(&spec, access, None).await.is_ok()
-                {
-                    return self.connected(&spec);
+                if !is_over && let Ok(access) = self.access(&spec) {
+                    match self.establish(&spec, access, None).await {
+                        Ok(()) => return self.connected(&spec),
+                        Err(AssetsError::NotLetIn(_)) => {}
+                        Err(error) => return Err(error),
+                    }
                 }
                 return self.0.oauth.authorize(&spec, redirect_to).await;
             }
@@ -250,8 +254,7 @@ impl Assets {
         // A code is good once: what it is exchanged for is kept whether or not the caller still waits.
         let finishing = self.0.connections.spawn(async move {
             // The server's turn lasts until the end.
-            let Finished { spec, redirect_to, turn: _turn } =
-                assets.0.oauth.finish(&assets.directory(), callback).await?;
+            let Finished { spec, redirect_to, turn: _turn } = assets.0.oauth.finish(callback).await?;
             assets.0.clients.forget(&spec.name);
             assets.establish(&spec, assets.access(&spec)?, None).await?;
             let connection = assets.0.connections.id(&spec.name).ok_or(AssetsError::InvalidState)?;
@@ -311,14 +314,13 @@ impl Assets {
         if credentials.is_some() {
             self.0.clients.forget(&spec.name);
         }
-        let listing = tokio::time::timeout(CONNECTING, self.0.clients.list_tools(spec, access));
-        let tools = match listing.await {
-            Ok(Ok(tools)) => tools,
-            Ok(Err(error)) => return Err(self.not_established(spec, error.to_string()).await),
-            Err(_) => {
-                let reason = format!("it did not answer within {} seconds", CONNECTING.as_secs());
-                return Err(self.not_established(spec, reason).await);
-            }
+        let listing = tokio::time::timeout(CONNECTING, self.0.clients.list_tools(spec, access.clone()));
+        let late = |_| {
+            Err(ClientError::Failed(format!("it did not answer within {} seconds", CONNECTING.as_secs())))
+        };
+        let tools = match listing.await.unwrap_or_else(late) {
+            Ok(tools) => tools,
+            Err(error) => return Err(self.not_established(spec, &access, &error).await),
         };
         tracing::info!(server = spec.name, tools = tools.len(), "A tool server is connected.");
         self.0.connections.establish(spec, tools, credentials).await?;
@@ -327,10 +329,14 @@ impl Assets {
     }
 
     /// What a connection that there is already says of that.
-    async fn not_established(&self, spec: &ServerSpec, reason: String) -> AssetsError {
+    async fn not_established(&self, spec: &ServerSpec, access: &Access, error: &ClientError) -> AssetsError {
+        let is_let_in =
+            !matches!(error, ClientError::NotLetIn(_) | ClientError::Access(AccessError::Expired(_)));
+        let status = if is_let_in { ConnectionStatus::Error } else { access.status_if_refused() };
         self.0.clients.forget(&spec.name);
-        self.0.connections.failed(&spec.name, ConnectionStatus::Error, &reason).await;
-        AssetsError::Failed(format!("the server `{}` cannot be connected: {reason}", spec.name))
+        self.0.connections.failed(&spec.name, status, &error.to_string()).await;
+        let told = format!("the server `{}` cannot be connected: {error}", spec.name);
+        if is_let_in { AssetsError::Failed(told) } else { AssetsError::NotLetIn(told) }
     }
 
     fn connected(&self, spec: &ServerSpec) -> Result<ConnectOutcome, AssetsError> {
@@ -366,12 +372,11 @@ impl Assets {
     }
 
     fn directory(&self) -> Vec<Arc<ServerSpec>> {
-        self.0.directory.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.0.directory.all()
     }
 
     fn server(&self, name: &str) -> Result<Arc<ServerSpec>, AssetsError> {
-        let found = self.directory().into_iter().find(|spec| spec.name == name);
-        found.ok_or_else(|| AssetsError::UnknownServer(name.to_owned()))
+        self.0.directory.find(name).ok_or_else(|| AssetsError::UnknownServer(name.to_owned()))
     }
 }
 
@@ -396,3 +401,6 @@ impl Caller {
         self.assets.access(&self.spec)
     }
 }
+
+#[cfg(test)]
+mod callback_tests;

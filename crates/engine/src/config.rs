@@ -9,7 +9,7 @@ use leash::Helper;
 use reqwest::Url;
 use service::env::{Env, Faults, Reader, lifetime};
 use service::vault::MasterKey;
-use tracing_subscriber::filter::Targets;
+use tracing_subscriber::filter::{LevelFilter, Targets};
 
 use crate::assets::Settings;
 use crate::catalog::{Catalog, Environment};
@@ -91,7 +91,7 @@ impl Config {
             .or("ENGINE_LOG_LEVEL", level, Targets::new(), |text| service::logging::parse_filter(text).ok());
         let log = match reader.text("ENGINE_LOG_LEVEL") {
             Some(text) if text.contains(PROTOCOL) => log,
-            Some(_) => log.with_target(PROTOCOL, tracing::Level::WARN),
+            Some(_) => log.with_target(PROTOCOL, LevelFilter::OFF),
             None => default_log(),
         };
         let ttl = "a time above zero: seconds (`90`, `0.5`), or such as `90s`, `90m`, `3h`, `2d`";
@@ -150,11 +150,12 @@ fn interval(hours: &str) -> Option<Duration> {
     (0.0..=MAX_BATCH_HOURS).contains(&hours).then(|| Duration::from_secs_f64(hours.abs() * 3_600.0))
 }
 
-/// The library of the tool servers' protocol. It logs what they send word by word, unless a filter wants that.
+/// The library of the tool servers' protocol. It logs what they send word by word, at every level, so nothing of it is
+/// logged unless a filter names it. What fails is told by the engine itself.
 const PROTOCOL: &str = "rmcp";
 
 fn default_log() -> Targets {
-    Targets::new().with_default(tracing::Level::INFO).with_target(PROTOCOL, tracing::Level::WARN)
+    Targets::new().with_default(tracing::Level::INFO).with_target(PROTOCOL, LevelFilter::OFF)
 }
 
 #[cfg(test)]
@@ -162,6 +163,8 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
+
+    const KEY_HASH: &str = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
 
     #[test]
     fn all_faults_are_reported_at_once() {
@@ -193,7 +196,7 @@ mod tests {
     #[test]
     fn the_contracts_values_are_the_defaults() {
         let required = [
-            ("ENGINE_KEY_HASH", "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"),
+            ("ENGINE_KEY_HASH", KEY_HASH),
             ("SQLITE_DB_PATH", "/data/brain.sqlite"),
             ("CATALOG_DIR", "/catalog"),
         ];
@@ -219,6 +222,28 @@ mod tests {
         assert_eq!(config.listen, "127.0.0.1:9001".parse().unwrap());
         assert_eq!((config.replay_ttl, config.hitl_ttl), (Duration::from_secs(90), Duration::from_mins(90)));
         assert_eq!((config.batch_interval, config.reactive_compaction), (None, false));
+    }
+
+    #[test]
+    fn what_tool_servers_send_is_logged_only_where_a_filter_names_the_library() {
+        for (level, rmcp, engine) in [
+            (None, None, "info"),
+            (Some("trace"), None, "trace"),
+            (Some("warn,engine=debug"), None, "debug"),
+            (Some("info,rmcp=debug"), Some("debug"), "info"),
+        ] {
+            let required = [("ENGINE_KEY_HASH", KEY_HASH), ("SQLITE_DB_PATH", "/b"), ("CATALOG_DIR", "/c")];
+            let set = required.into_iter().chain(level.map(|level| ("ENGINE_LOG_LEVEL", level)));
+            let env: BTreeMap<String, String> =
+                set.map(|(name, value)| (name.into(), value.into())).collect();
+            let log = Config::from_env(&env).unwrap_or_else(|faults| panic!("{faults}")).log;
+            let levels = ["error", "warn", "info", "debug", "trace"];
+            let most = |target: &str| {
+                let logged = |level: &&str| log.would_enable(target, &level.parse().unwrap());
+                levels.into_iter().rfind(logged)
+            };
+            assert_eq!((most("rmcp::service::client"), most("engine::assets")), (rmcp, Some(engine)));
+        }
     }
 
     #[test]

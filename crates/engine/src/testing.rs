@@ -256,3 +256,46 @@ pub(crate) fn opened(message: &str) -> Opened {
         base: Base::End,
     }
 }
+
+/// What this thread logs as long as this is there.
+pub(crate) struct Logged {
+    written: Written,
+    _logging: tracing::subscriber::DefaultGuard,
+    _other: tracing::Dispatch,
+}
+
+impl Logged {
+    /// From now on, and from this level on.
+    pub(crate) fn start(level: tracing::Level) -> Self {
+        let written = Written::default();
+        let writer = written.clone();
+        let subscriber = tracing_subscriber::fmt()
+            .with_ansi(false)
+            .with_max_level(level)
+            .with_writer(move || writer.clone())
+            .finish();
+        // While there is one subscriber only, an event that another test's thread meets first counts as wanted by nobody.
+        let other = tracing::Dispatch::new(tracing_subscriber::registry());
+        let logging = tracing::subscriber::set_default(subscriber);
+        Self { written, _logging: logging, _other: other }
+    }
+
+    pub(crate) fn text(&self) -> String {
+        let written = self.written.0.lock().unwrap_or_else(PoisonError::into_inner);
+        String::from_utf8_lossy(&written).into_owned()
+    }
+}
+
+#[derive(Clone, Default)]
+struct Written(Arc<Mutex<Vec<u8>>>);
+
+impl std::io::Write for Written {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}

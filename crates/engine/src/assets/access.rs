@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use contract::assets::ConnectionStatus;
 use futures::future::BoxFuture;
 use secrecy::{ExposeSecret as _, SecretString};
 
@@ -23,6 +24,14 @@ impl Access {
             (Self::Nothing, Self::Nothing) | (Self::Tokens(_), Self::Tokens(_)) => true,
             (Self::Key(one), Self::Key(other)) => one.expose_secret() == other.expose_secret(),
             _ => false,
+        }
+    }
+
+    /// How a connection is whose server does not take it: leave can be given anew.
+    pub(super) fn status_if_refused(&self) -> ConnectionStatus {
+        match self {
+            Self::Tokens(_) => ConnectionStatus::Expired,
+            Self::Nothing | Self::Key(_) => ConnectionStatus::Error,
         }
     }
 }

@@ -105,6 +105,9 @@ pub(super) enum ClientError {
     /// It cannot be reached, does not answer, answers nonsense, or refuses.
     #[error("{0}")]
     Failed(String),
+    /// It does not take what shows it who the user is, or wants more leave.
+    #[error("{0}")]
+    NotLetIn(String),
     /// The tool says that it failed.
     #[error("{0}")]
     Tool(String),
@@ -265,10 +268,14 @@ impl Clients {
                 Ok((live, true))
             }
             Err(error) => {
-                if let ClientError::Failed(reason) = &error
-                    && reason != ENDED
-                {
-                    connections.failed(&spec.name, ConnectionStatus::Error, reason).await;
+                match &error {
+                    ClientError::Failed(reason) if reason != ENDED => {
+                        connections.failed(&spec.name, ConnectionStatus::Error, reason).await;
+                    }
+                    ClientError::NotLetIn(reason) => {
+                        connections.failed(&spec.name, access.status_if_refused(), reason).await;
+                    }
+                    ClientError::Failed(_) | ClientError::Tool(_) | ClientError::Access(_) => {}
                 }
                 Err(error)
             }
@@ -331,9 +338,8 @@ impl Clients {
                 named(spec, ClientError::Failed(reason))
             }
             Lost::NotLetIn(reason) => {
-                let status = refused_as(access);
-                self.0.connections.failed(&spec.name, status, &reason).await;
-                named(spec, ClientError::Failed(reason))
+                self.0.connections.failed(&spec.name, access.status_if_refused(), &reason).await;
+                named(spec, ClientError::NotLetIn(reason))
             }
             Lost::Late(reason) | Lost::Unknown(reason) => {
                 let unknown = format!(
@@ -365,20 +371,12 @@ async fn go_on(live: &Arc<Live>, mut under_way: Call, call: &ToolCall<'_>) -> Re
     Ok(called)
 }
 
-/// How a connection is whose server does not let the user in: leave can be given anew.
-fn refused_as(access: &Access) -> ConnectionStatus {
-    match access {
-        Access::Tokens(_) => ConnectionStatus::Expired,
-        Access::Nothing | Access::Key(_) => ConnectionStatus::Error,
-    }
-}
-
 /// Says whose failure it is.
 fn named(spec: &ServerSpec, error: ClientError) -> ClientError {
+    let failed = |reason: String| format!("the tool server `{}` failed: {reason}", spec.name);
     match error {
-        ClientError::Failed(reason) => {
-            ClientError::Failed(format!("the tool server `{}` failed: {reason}", spec.name))
-        }
+        ClientError::Failed(reason) => ClientError::Failed(failed(reason)),
+        ClientError::NotLetIn(reason) => ClientError::NotLetIn(failed(reason)),
         ClientError::Tool(text) => ClientError::Tool(text),
         ClientError::Access(error) => ClientError::Access(error),
     }

@@ -422,10 +422,14 @@ fn asking(schema: &str) -> String {
         r#"
 def call(request):
     send({{"id": "ask", "method": "elicitation/create", "params": {{"message": "Which?", "requestedSchema": {schema}}}}})
+    calls = []
     while True:
         message = receive()
         if message.get("id") == "ask":
-            return answer(request, text(json.dumps(message["result"])))
+            answer(request, text(json.dumps(message["result"])))
+            return [call(waiting) for waiting in calls]
+        if message.get("method") == "tools/call":
+            calls.append(message)
         note(message.get("method", "?"))
 
 serve(call)

@@ -111,6 +111,11 @@ impl Connections {
         self.tasks.spawn(task)
     }
 
+    /// Whether the engine ends: what could not be stored any more is not to be begun.
+    pub(super) fn is_ending(&self) -> bool {
+        self.tasks.is_closed()
+    }
+
     /// Waits until all that was begun so has ended, for so long at most.
     pub(super) async fn settled(&self, patience: Duration) {
         self.tasks.close();

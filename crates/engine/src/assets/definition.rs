@@ -16,7 +16,7 @@ pub(super) const MAX_ALL_BYTES: usize = 2 * 1024 * 1024;
 const MAX_NAME: usize = 128;
 /// The most bytes of a description that are kept.
 const MAX_DESCRIPTION: usize = 4 * 1024;
-/// How many of those that are left out the log names.
+/// How many faulty definitions the log names.
 const MAX_NAMED: usize = 5;
 
 /// See the module.
@@ -34,17 +34,38 @@ pub(crate) struct ToolDefinition {
     pub(crate) idempotent: bool,
 }
 
-/// What can be used of what a server lists, in its order; the rest is named in the log.
+/// Faults of one kind in what a server lists: their number, and the first of them. The log gets them as one line, however
+/// many there are.
+#[derive(Default)]
+struct Faults {
+    count: usize,
+    named: Vec<String>,
+}
+
+impl Faults {
+    fn add(&mut self, fault: impl FnOnce() -> String) {
+        self.count += 1;
+        if self.named.len() < MAX_NAMED {
+            self.named.push(fault());
+        }
+    }
+
+    fn first(&self) -> String {
+        self.named.join("; ")
+    }
+}
+
+/// What can be used of what a server lists, in its order; the log says how many others there are, and names the first.
 pub(super) fn checked(server: &str, listed: &[Value]) -> Vec<ToolDefinition> {
     let mut tools: Vec<ToolDefinition> = Vec::new();
     let mut names = HashSet::new();
     let mut bytes = 0;
-    let mut left_out = Vec::new();
+    let (mut left_out, mut schemas) = (Faults::default(), Faults::default());
     for tool in listed {
-        let definition = match definition(server, tool) {
-            Ok(definition) => definition,
+        let (definition, schema_taken) = match definition(tool) {
+            Ok(read) => read,
             Err(reason) => {
-                left_out.push(reason);
+                left_out.add(|| reason);
                 continue;
             }
         };
@@ -61,22 +82,36 @@ pub(super) fn checked(server: &str, listed: &[Value]) -> Vec<ToolDefinition> {
             None
         };
         if let Some(reason) = reason {
-            left_out.push(format!("{}: {reason}", definition.name));
+            left_out.add(|| format!("{}: {reason}", definition.name));
             continue;
+        }
+        if !schema_taken {
+            schemas.add(|| definition.name.clone());
         }
         bytes += size;
         tools.push(definition);
     }
-    if !left_out.is_empty() {
-        let count = left_out.len();
-        left_out.truncate(MAX_NAMED);
-        tracing::warn!(server, count, first = left_out.join("; "), "Tools of a server are left out.");
+    if left_out.count > 0 {
+        tracing::warn!(
+            server,
+            count = left_out.count,
+            first = left_out.first(),
+            "Tools of a server are left out."
+        );
+    }
+    if schemas.count > 0 {
+        tracing::warn!(
+            server,
+            count = schemas.count,
+            first = schemas.first(),
+            "Tools of a server have an input schema for no object: any object is taken."
+        );
     }
     tools
 }
 
-/// Reads one tool of `tools/list`, or says what is wrong with it.
-fn definition(server: &str, tool: &Value) -> Result<ToolDefinition, String> {
+/// Reads one tool of `tools/list`, and whether its input schema could be taken; or says what is wrong with it.
+fn definition(tool: &Value) -> Result<(ToolDefinition, bool), String> {
     let name = tool.get("name").and_then(Value::as_str).ok_or("one has no name")?;
     if !is_name(name) {
         let shown: String = name.chars().take(MAX_NAME).collect();
@@ -84,20 +119,16 @@ fn definition(server: &str, tool: &Value) -> Result<ToolDefinition, String> {
     }
     let description = tool.get("description").and_then(Value::as_str).unwrap_or_default();
     let hint = |hint: &str| tool.pointer(hint).and_then(Value::as_bool).unwrap_or(false);
-    Ok(ToolDefinition {
+    let schema = tool.get("inputSchema").and_then(object_schema);
+    let schema_taken = schema.is_some();
+    let definition = ToolDefinition {
         name: name.to_owned(),
         description: beginning(description, MAX_DESCRIPTION).to_owned(),
-        input_schema: tool.get("inputSchema").and_then(object_schema).unwrap_or_else(|| {
-            tracing::warn!(
-                server,
-                tool = name,
-                "A tool's input schema is for no object: any object is taken."
-            );
-            json!({"type": "object", "properties": {}})
-        }),
+        input_schema: schema.unwrap_or_else(|| json!({"type": "object", "properties": {}})),
         read_only: hint("/annotations/readOnlyHint"),
         idempotent: hint("/annotations/idempotentHint"),
-    })
+    };
+    Ok((definition, schema_taken))
 }
 
 /// The schema, if it is one for objects.

@@ -4,6 +4,7 @@ use proptest::prelude::*;
 use serde_json::json;
 
 use super::*;
+use crate::testing::Logged;
 
 fn names(listed: &[Value]) -> Vec<String> {
     checked("server", listed).into_iter().map(|tool| tool.name).collect()
@@ -35,6 +36,21 @@ fn all_together_have_a_bound() {
 fn a_schema_without_a_type_is_one_for_objects() {
     let listed = [json!({"name": "t", "inputSchema": {"properties": {}}})];
     assert_eq!(checked("server", &listed)[0].input_schema, json!({"type": "object", "properties": {}}));
+}
+
+#[test]
+fn faulty_definitions_get_a_short_line_of_the_log_however_many_there_are() {
+    let log = Logged::start(tracing::Level::TRACE);
+    let name = |n: usize| format!("t{n}{}", "x".repeat(MAX_NAME - 5));
+    let schemas = (0..400).map(|n| json!({"name": name(n), "inputSchema": {"type": "array"}}));
+    let nameless = (0..400).map(|n| json!({"name": format!("\u{1b}{n}{}", "\u{10ffff}".repeat(10_000))}));
+    let listed: Vec<Value> = schemas.chain(nameless).collect();
+    assert_eq!(checked("server", &listed).len(), 400);
+    let log = log.text();
+    assert_eq!(log.lines().count(), 2, "{log}");
+    assert_eq!(log.matches("count=400").count(), 2, "{log}");
+    assert!(log.contains(&name(0)) && !log.contains(&name(MAX_NAMED)), "{log}");
+    assert!(log.lines().all(|line| line.len() < 16 * 1024));
 }
 
 fn any_json() -> impl Strategy<Value = Value> {

@@ -34,7 +34,8 @@ use zeroize::Zeroizing;
 use super::AssetsError;
 use super::access::{AccessError, Bearer};
 use super::connections::{Connections, Turn};
-use crate::catalog::{Auth, ServerSpec, Transport};
+use super::directory::Directory;
+use crate::catalog::{Auth, OAuthClient, ServerSpec, Transport};
 use discovery::Found;
 use grant::{Grant, Leave};
 use http::{Http, said};
@@ -62,6 +63,7 @@ const MAX_PARAMETER: usize = 8 * 1024;
 /// See the module.
 pub(super) struct OAuth {
     connections: Arc<Connections>,
+    directory: Arc<Directory>,
     redirect_base: Option<Url>,
     client_metadata: Option<Url>,
     /// By the servers' names.
@@ -99,11 +101,11 @@ enum Answer {
 
 impl OAuth {
     pub(super) fn new(
-        connections: Arc<Connections>,
+        (connections, directory): (Arc<Connections>, Arc<Directory>),
         redirect_base: Option<Url>,
         client_metadata: Option<Url>,
     ) -> Self {
-        Self { connections, redirect_base, client_metadata, keepers: Mutex::default() }
+        Self { connections, directory, redirect_base, client_metadata, keepers: Mutex::default() }
     }
 
     /// Begins an authorization: where the user is to give leave.
@@ -187,11 +189,7 @@ impl OAuth {
     }
 
     /// Finishes an authorization: the tokens are on record when this is done.
-    pub(super) async fn finish(
-        &self,
-        directory: &[Arc<ServerSpec>],
-        callback: Callback,
-    ) -> Result<Finished, AssetsError> {
+    pub(super) async fn finish(&self, callback: Callback) -> Result<Finished, AssetsError> {
         let Callback { code, state, iss, error, error_description } = callback;
         let state = parameter("state", state)?;
         let answer = match error {
@@ -201,11 +199,18 @@ impl OAuth {
             }),
             None => Answer::Code(parameter("code", code)?),
         };
+        if self.connections.is_ending() {
+            return Err(AssetsError::Stopping);
+        }
         // Taken before anything else is done: it is good once.
         let taken = self.connections.take_authorization(&hash(&state)).await?;
         let (server, begun) = taken.ok_or(AssetsError::InvalidState)?;
         let turn = self.connections.turn(&server).await;
-        match self.finish_begun(directory, &server, &begun, answer, iss.as_deref()).await {
+        if self.connections.id(&server).is_none() {
+            // It was disconnected while this waited: what would be given now nobody could give back.
+            return Err(AssetsError::InvalidState);
+        }
+        match self.finish_begun(&server, &begun, answer, iss.as_deref()).await {
             Ok((spec, redirect_to)) => Ok(Finished { spec, redirect_to, turn }),
             Err(error) => {
                 self.connections.not_authorized(&server).await?;
@@ -216,14 +221,13 @@ impl OAuth {
 
     async fn finish_begun(
         &self,
-        directory: &[Arc<ServerSpec>],
         server: &str,
         begun: &str,
         answer: Answer,
         iss: Option<&str>,
     ) -> Result<(Arc<ServerSpec>, Option<Url>), AssetsError> {
         let begun: Begun = serde_json::from_str(begun).map_err(|_| AssetsError::InvalidState)?;
-        let spec = directory.iter().find(|spec| spec.name == server && address(spec) == Some(&begun.url));
+        let spec = self.directory.find(server).filter(|spec| address(spec) == Some(&begun.url));
         let spec = spec.ok_or(AssetsError::InvalidState)?;
         // As RFC 9207 has it, section 2.4: an error too counts only from the server that was asked.
         match (iss, begun.party.issuer.as_deref()) {
@@ -235,11 +239,12 @@ impl OAuth {
             Answer::Code(code) => code,
             Answer::Denied(reason) => return Err(AssetsError::Denied(reason)),
         };
-        let grant = self.exchange(begun.party, &begun.url, &code, &begun.verifier, &begun.redirect_uri).await;
-        let grant = grant.map_err(|error| of_server(spec, error))?;
-        let installed = self.keeper(spec, &begun.url).install(grant).await;
+        let party = begun.party.by_catalog(client(&spec));
+        let grant = self.exchange(party, &begun.url, &code, &begun.verifier, &begun.redirect_uri).await;
+        let grant = grant.map_err(|error| of_server(&spec, error))?;
+        let installed = self.keeper(&spec, &begun.url).install(grant).await;
         installed.map_err(|error| AssetsError::Failed(error.to_string()))?;
-        Ok((Arc::clone(spec), begun.redirect_to))
+        Ok((spec, begun.redirect_to))
     }
 
     async fn exchange(
@@ -311,8 +316,8 @@ impl OAuth {
         if let Some(keeper) = keepers.get(&spec.name).filter(|keeper| keeper.is_of(url)) {
             return Arc::clone(keeper);
         }
-        let keeper = Keeper::new(Arc::clone(spec), url.clone(), Arc::clone(&self.connections));
-        let keeper = Arc::new(keeper);
+        let parts = (Arc::clone(&self.connections), Arc::clone(&self.directory));
+        let keeper = Arc::new(Keeper::new(Arc::clone(spec), url.clone(), parts));
         keepers.insert(spec.name.clone(), Arc::clone(&keeper));
         keeper
     }
@@ -334,6 +339,14 @@ fn address(spec: &ServerSpec) -> Option<&Url> {
     match (&spec.transport, &spec.auth) {
         (Transport::Http { url, .. }, Auth::OAuth { .. }) => Some(url),
         _ => None,
+    }
+}
+
+/// Who the engine is at the authorization server of a server, where the catalog says so.
+fn client(spec: &ServerSpec) -> Option<&OAuthClient> {
+    match &spec.auth {
+        Auth::OAuth { client, .. } => client.as_ref(),
+        Auth::None | Auth::ApiKey(_) => None,
     }
 }
 

@@ -154,7 +154,7 @@ impl From<AssetsError> for ApiError {
             AssetsError::InvalidState => ErrorCode::InvalidState,
             AssetsError::InvalidIssuer => ErrorCode::InvalidIssuer,
             AssetsError::Denied(_) => ErrorCode::OauthDenied,
-            AssetsError::Failed(_) => ErrorCode::ServerFailed,
+            AssetsError::NotLetIn(_) | AssetsError::Failed(_) => ErrorCode::ServerFailed,
             AssetsError::Stopping => {
                 return Self::new(ErrorCode::ShuttingDown, error.to_string()).retry_after(1);
             }

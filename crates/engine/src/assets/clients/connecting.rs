@@ -163,15 +163,15 @@ async fn at_address(
 ) -> Result<(Arc<Live>, RunningService<RoleClient, Handler>), ClientError> {
     let address = Address::of(spec, access)?;
     let line = Line::new(owner);
-    let error = match greet(address.streamable(), &line, spec, access, automatic()).await {
+    let error = match greet(address.streamable(Arc::clone(&line)), &line, spec, access, automatic()).await {
         Ok(met) => return Ok(met),
         Err(error) => error,
     };
     // As the protocol has it: where nothing may be posted, the server may be one of the oldest.
     if matches!(refused_by(&error), Some(400 | 404 | 405))
-        && let Ok(transport) = HttpSse::open(&address).await
+        && let line = Line::new(owner)
+        && let Ok(transport) = HttpSse::open(&address, Arc::clone(&line)).await
     {
-        let line = Line::new(owner);
         let met = greet(transport, &line, spec, access, ClientLifecycleMode::Initialize).await;
         return met.map_err(|error| not_connected(error, &line));
     }

@@ -6,7 +6,7 @@ use rmcp::transport::DynamicTransportError;
 use rmcp::transport::streamable_http_client::StreamableHttpError;
 
 use super::ClientError;
-use super::http::{chain, status};
+use super::http::{SESSION_OVER, chain, status};
 use super::line::Line;
 use crate::assets::access::AccessError;
 use crate::assets::definition::beginning;
@@ -32,9 +32,8 @@ impl Lost {
     /// Why, where it does not matter what became of it.
     pub(super) fn error(self) -> ClientError {
         match self {
-            Self::Unsent(reason) | Self::Late(reason) | Self::Unknown(reason) | Self::NotLetIn(reason) => {
-                ClientError::Failed(reason)
-            }
+            Self::Unsent(reason) | Self::Late(reason) | Self::Unknown(reason) => ClientError::Failed(reason),
+            Self::NotLetIn(reason) => ClientError::NotLetIn(reason),
             Self::Refused(error) => error,
         }
     }
@@ -47,7 +46,7 @@ pub(super) fn lost(error: ServiceError, line: &Line) -> Lost {
         ServiceError::TransportSend(error) => not_sent(&error),
         ServiceError::TransportClosed => Lost::Unknown(line.reason().to_owned()),
         ServiceError::Cancelled { .. } => Lost::Unknown("it was cancelled".into()),
-        error => Lost::Unknown(error.to_string()),
+        error => Lost::Unknown(beginning(&error.to_string(), MAX_TOLD).to_owned()),
     }
 }
 
@@ -117,7 +116,7 @@ fn not_sent(error: &DynamicTransportError) -> Lost {
             Lost::Unsent(format!("it cannot be reached: {}", chain(error)))
         }
         (None, StreamableHttpError::Client(error)) => Lost::Unknown(chain(error)),
-        (None, StreamableHttpError::SessionExpired) => Lost::Unsent("its session is over".into()),
+        (None, StreamableHttpError::SessionExpired) => Lost::Unsent(SESSION_OVER.into()),
         (None, failure) => Lost::Unknown(beginning(&chain(failure), MAX_TOLD).to_owned()),
     }
 }

@@ -2,9 +2,11 @@
 
 use std::collections::HashMap;
 use std::io;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::StreamExt as _;
 use futures::stream::BoxStream;
 use reqwest::header::{AUTHORIZATION, HeaderName, HeaderValue};
 use reqwest::{Client, Url, redirect};
@@ -19,6 +21,7 @@ use secrecy::{ExposeSecret as _, SecretString};
 use sse_stream::Sse;
 use tokio::time::Instant;
 
+use super::line::Line;
 use super::{ClientError, MAX_MESSAGE};
 use crate::assets::access::Access;
 use crate::catalog::{Auth, KeyPlace, ServerSpec, Transport};
@@ -31,16 +34,21 @@ const BETWEEN_STREAMS: Duration = Duration::from_secs(1);
 const MAX_REDIRECTS: usize = 5;
 /// How much of a refusal is read, in bytes.
 const MAX_REFUSAL: usize = 4 * 1024;
+/// Why a line ends whose session the server does not know any more.
+pub(super) const SESSION_OVER: &str = "its session is over";
 /// How often a stream that broke is taken up again.
 const MAX_RESUMED: usize = 5;
 
 /// What rmcp sends its requests by.
 #[derive(Clone)]
 pub(super) struct Http {
-    pub(super) client: Client,
-    pub(super) access: Access,
+    client: Client,
+    access: Access,
     /// When a stream of events may be opened next: one that breaks at once is not opened as often as it breaks.
-    pub(super) next_stream: Arc<tokio::sync::Mutex<Instant>>,
+    next_stream: Arc<tokio::sync::Mutex<Instant>>,
+    /// What requests end with. The SDK waits for the first answer, and for the first word of a stream that is one, in a
+    /// task of its own that nothing else ends.
+    line: Arc<Line>,
 }
 
 /// What a server at an address is reached by.
@@ -48,11 +56,13 @@ pub(super) struct Address {
     pub(super) url: Url,
     /// The headers of the catalog, and the user's key.
     pub(super) headers: HashMap<HeaderName, HeaderValue>,
-    pub(super) http: Http,
+    client: Client,
+    access: Access,
 }
 
 type Failure = StreamableHttpError<reqwest::Error>;
 type Headers = HashMap<HeaderName, HeaderValue>;
+type Events = BoxStream<'static, Result<Sse, SseError>>;
 
 impl Address {
     /// Makes what is needed to speak to a server.
@@ -76,22 +86,29 @@ impl Address {
         let client = Client::builder().connect_timeout(CONNECT_TIMEOUT).referer(false);
         let client = client.redirect(redirect::Policy::custom(within_server)).build();
         let client = client.map_err(|error| ClientError::Failed(chain(&error)))?;
+        Ok(Self { url: url.clone(), headers, client, access: access.clone() })
+    }
+
+    /// What requests over this line are sent by; they end with it.
+    pub(super) fn http(&self, line: Arc<Line>) -> Http {
         let next_stream = Arc::new(tokio::sync::Mutex::new(Instant::now()));
-        let http = Http { client, access: access.clone(), next_stream };
-        Ok(Self { url: url.clone(), headers, http })
+        let (client, access) = (self.client.clone(), self.access.clone());
+        Http { client, access, next_stream, line }
     }
 
     /// The transport of the revisions since 2025-03-26.
-    pub(super) fn streamable(&self) -> StreamableHttpClientTransport<Http> {
+    pub(super) fn streamable(&self, line: Arc<Line>) -> StreamableHttpClientTransport<Http> {
         let mut config = StreamableHttpClientTransportConfig::with_uri(self.url.as_str());
         config.custom_headers.clone_from(&self.headers);
         config.max_sse_event_size = MAX_MESSAGE;
         config.max_json_response_size = MAX_MESSAGE;
         config.max_error_response_size = MAX_REFUSAL;
+        // A session that is over ends the line: a new one within the old would pass for a refusal of what was under way.
+        config.reinit_on_expired_session = false;
         let mut retries = ExponentialBackoff::default();
         (retries.max_times, retries.max_delay) = (Some(MAX_RESUMED), Some(Duration::from_secs(8)));
         config.retry_config = Arc::new(retries);
-        StreamableHttpClientTransport::with_client(self.http.clone(), config)
+        StreamableHttpClientTransport::with_client(self.http(line), config)
     }
 }
 
@@ -148,6 +165,23 @@ impl Http {
             answered => answered,
         }
     }
+
+    /// Goes on with a request until the line ends. It is large: it comes in a box.
+    async fn over_line<T>(
+        &self,
+        request: Pin<Box<impl Future<Output = Result<T, Failure>>>>,
+    ) -> Result<T, Failure> {
+        tokio::select! {
+            biased;
+            () = self.line.ended() => Err(StreamableHttpError::TransportChannelClosed),
+            answered = request => answered,
+        }
+    }
+
+    /// The events until the line ends.
+    fn events_over_line(&self, events: Events) -> Events {
+        events.take_until(self.line.ending()).boxed()
+    }
 }
 
 fn without_url(error: Failure) -> Failure {
@@ -196,14 +230,26 @@ impl StreamableHttpClient for Http {
         headers: Headers,
         limits: StreamableHttpResponseLimits,
     ) -> Result<StreamableHttpPostResponse, Failure> {
-        self.authorized(|token| {
+        let is_reply = matches!(message, ClientJsonRpcMessage::Response(_) | ClientJsonRpcMessage::Error(_));
+        let posted = self.authorized(|token| {
             let (uri, session_id) = (Arc::clone(&uri), session_id.clone());
             let (message, headers) = (message.clone(), headers.clone());
             self.client.post_message_with_response_limits(uri, message, session_id, token, headers, limits)
-        })
-        .await
+        });
+        match self.over_line(Box::pin(posted)).await {
+            Ok(StreamableHttpPostResponse::Sse(events, session_id)) => {
+                Ok(StreamableHttpPostResponse::Sse(self.events_over_line(events), session_id))
+            }
+            Err(StreamableHttpError::SessionExpired) if is_reply => {
+                // Whoever waits for what the server makes of the reply is told by nobody else.
+                self.line.end(SESSION_OVER);
+                Err(StreamableHttpError::SessionExpired)
+            }
+            answered => answered,
+        }
     }
 
+    /// The only request that comes after the line's end; the SDK gives it five seconds.
     async fn delete_session(
         &self,
         uri: Arc<str>,
@@ -224,7 +270,7 @@ impl StreamableHttpClient for Http {
         last_event_id: Option<String>,
         _: Option<String>,
         headers: Headers,
-    ) -> Result<BoxStream<'static, Result<Sse, SseError>>, Failure> {
+    ) -> Result<Events, Failure> {
         let most = MAX_MESSAGE;
         self.get_stream_with_max_sse_event_size(uri, session_id, last_event_id, None, headers, most).await
     }
@@ -237,26 +283,29 @@ impl StreamableHttpClient for Http {
         _: Option<String>,
         headers: Headers,
         max_sse_event_size: usize,
-    ) -> Result<BoxStream<'static, Result<Sse, SseError>>, Failure> {
-        {
-            let mut next = self.next_stream.lock().await;
-            tokio::time::sleep_until(*next).await;
-            *next = Instant::now() + BETWEEN_STREAMS;
-        }
-        self.authorized(|token| {
-            let (uri, session_id) = (Arc::clone(&uri), session_id.clone());
-            let (last_event_id, headers) = (last_event_id.clone(), headers.clone());
-            let most = max_sse_event_size;
-            self.client.get_stream_with_max_sse_event_size(
-                uri,
-                session_id,
-                last_event_id,
-                token,
-                headers,
-                most,
-            )
-        })
-        .await
+    ) -> Result<Events, Failure> {
+        let opened = async {
+            {
+                let mut next = self.next_stream.lock().await;
+                tokio::time::sleep_until(*next).await;
+                *next = Instant::now() + BETWEEN_STREAMS;
+            }
+            let opened = self.authorized(|token| {
+                let (uri, session_id) = (Arc::clone(&uri), session_id.clone());
+                let (last_event_id, headers) = (last_event_id.clone(), headers.clone());
+                let most = max_sse_event_size;
+                self.client.get_stream_with_max_sse_event_size(
+                    uri,
+                    session_id,
+                    last_event_id,
+                    token,
+                    headers,
+                    most,
+                )
+            });
+            opened.await
+        };
+        Ok(self.events_over_line(self.over_line(Box::pin(opened)).await?))
     }
 }
 

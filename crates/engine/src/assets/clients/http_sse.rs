@@ -18,6 +18,7 @@ use rmcp::transport::streamable_http_client::{
 use sse_stream::Sse;
 
 use super::http::{Address, Http};
+use super::line::Line;
 use super::{ClientError, MAX_MESSAGE};
 
 /// How long a server may take to say where requests go.
@@ -33,14 +34,14 @@ pub(super) struct HttpSse {
 
 impl HttpSse {
     /// Opens the stream, and hears from it where requests go.
-    pub(super) async fn open(address: &Address) -> Result<Self, ClientError> {
+    pub(super) async fn open(address: &Address, line: Arc<Line>) -> Result<Self, ClientError> {
         let late = |_| ClientError::Failed("its stream of events does not say where requests go".into());
-        tokio::time::timeout(OPENING, Self::opened(address)).await.map_err(late)?
+        tokio::time::timeout(OPENING, Self::opened(address, line)).await.map_err(late)?
     }
 
-    async fn opened(address: &Address) -> Result<Self, ClientError> {
+    async fn opened(address: &Address, line: Arc<Line>) -> Result<Self, ClientError> {
         let failed = |reason: &str| ClientError::Failed(reason.into());
-        let (http, headers) = (address.http.clone(), address.headers.clone());
+        let (http, headers) = (address.http(line), address.headers.clone());
         let url = address.url.as_str().into();
         let opened =
             http.get_stream_with_max_sse_event_size(url, None, None, None, headers.clone(), MAX_MESSAGE);
@@ -86,10 +87,11 @@ impl Transport<RoleClient> for HttpSse {
             if event.event.as_deref().is_some_and(|kind| kind != "message") {
                 continue;
             }
-            match serde_json::from_str(event.data.as_deref().unwrap_or_default()) {
-                Ok(message) => return Some(message),
-                Err(error) => tracing::debug!(%error, "A tool server sends something that is no message."),
+            if let Ok(message) = serde_json::from_str(event.data.as_deref().unwrap_or_default()) {
+                return Some(message);
             }
+            // What the parser says of it would quote it.
+            tracing::debug!("A tool server sends something that is no message.");
         }
     }
 

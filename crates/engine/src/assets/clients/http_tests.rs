@@ -203,23 +203,6 @@ async fn a_server_of_the_handshake_is_spoken_to() {
 }
 
 #[tokio::test]
-async fn a_session_that_is_over_is_renewed() {
-    let rig = Rig::new();
-    let over = AtomicUsize::new(0);
-    let fake = Fake::start(move |sent| {
-        handshake(sent, |call| match over.fetch_add(1, Ordering::AcqRel) {
-            1 => StatusCode::NOT_FOUND.into_response(),
-            _ => call.result(&text("well")),
-        })
-    })
-    .await;
-    let spec = fake.spec();
-    assert_eq!(rig.done(&spec, "echo").await, "well");
-    assert_eq!(rig.done(&spec, "echo").await, "well");
-    assert_eq!(fake.sent("initialize").len(), 2);
-}
-
-#[tokio::test]
 async fn a_server_of_the_newest_revision_is_spoken_to() {
     let rig = Rig::new();
     let fake = Fake::start(|sent| self_contained(sent, |call| call.result(&text("well")))).await;
@@ -486,6 +469,27 @@ async fn a_key_that_is_refused_shows_in_the_connection_until_it_is_taken() {
 }
 
 #[tokio::test]
+async fn a_token_that_is_refused_as_soon_as_a_client_is_made_ends_the_leave() {
+    let rig = Rig::new();
+    let refuses = Arc::new(AtomicBool::new(false));
+    let does = Arc::clone(&refuses);
+    let fake = Fake::start(move |sent| {
+        if does.load(Ordering::Acquire) {
+            return StatusCode::UNAUTHORIZED.into_response();
+        }
+        handshake(sent, |call| call.result(&text("well")))
+    })
+    .await;
+    let spec = fake.spec_with(oauth());
+    rig.connect(&spec).await;
+    rig.clients.forget("server");
+    refuses.store(true, Ordering::Release);
+    let reason = failed(call_as(&rig, &spec, Tokens::these([Ok("old"), Ok("new")])).await);
+    assert!(reason.contains("refuses what shows it who the user is (401)"), "{reason}");
+    assert_eq!(rig.status(), ConnectionStatus::Expired);
+}
+
+#[tokio::test]
 async fn what_is_the_same_twice_is_called_again_where_an_answer_is_lost() {
     let rig = Rig::new();
     let calls = AtomicUsize::new(0);
@@ -629,3 +633,6 @@ async fn a_server_that_is_not_there_fails_the_connection_until_it_is() {
     assert_eq!(rig.done(&fake.spec(), "echo").await, "well");
     assert_eq!(rig.status(), ConnectionStatus::Connected);
 }
+
+#[path = "http_end_tests.rs"]
+mod ends;

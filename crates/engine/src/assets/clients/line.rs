@@ -9,7 +9,7 @@ use rmcp::service::{RxJsonRpcMessage, TxJsonRpcMessage};
 use rmcp::transport::Transport;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
-use tokio_util::sync::CancellationToken;
+use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
 use super::ENDED;
 
@@ -45,6 +45,11 @@ impl Line {
     /// Waits for its end.
     pub(super) async fn ended(&self) {
         self.ended.cancelled().await;
+    }
+
+    /// Waits for its end, without keeping it.
+    pub(super) fn ending(&self) -> WaitForCancellationFutureOwned {
+        self.ended.clone().cancelled_owned()
     }
 
     /// Why it ended, or why a single answer did not come over it.
@@ -86,6 +91,14 @@ impl<T> Guarded<T> {
         if *count > MAX_HEARD {
             self.line.end(format!("it sends over {MAX_HEARD} messages a second"));
         }
+    }
+}
+
+impl<T> Drop for Guarded<T> {
+    /// Also where it is dropped before anybody has closed it, as a transport is whose server took too long: what it has
+    /// under way in other tasks ends with the line.
+    fn drop(&mut self) {
+        self.line.ended.cancel();
     }
 }
 

@@ -142,7 +142,7 @@ pub(super) fn asked(called: Result<Called, ClientError>) -> Question {
 /// The reason of a failed call.
 pub(super) fn failed(called: Result<Called, ClientError>) -> String {
     match called {
-        Err(ClientError::Failed(reason)) => reason,
+        Err(ClientError::Failed(reason) | ClientError::NotLetIn(reason)) => reason,
         other => panic!("{other:?}"),
     }
 }

@@ -1,6 +1,7 @@
 use contract::assets::{Callback, ConnectionStatus};
 use pretty_assertions::assert_eq;
 use reqwest::header::HeaderMap;
+use secrecy::ExposeSecret as _;
 use serde_json::json;
 
 use super::rig::{CLIENT_METADATA, REDIRECT_URI, Rig, SERVER};
@@ -8,6 +9,7 @@ use super::strict::Described;
 use super::strict::endpoints::IMPOSTOR;
 use super::*;
 use crate::catalog::{OAuthClient, Secret};
+use crate::testing::{Logged, within};
 
 /// What a request for leave asks for.
 fn field(url: &str, name: &str) -> Option<String> {
@@ -154,6 +156,70 @@ async fn a_client_that_people_have_registered_is_used_before_all_others() {
     rig.check();
 }
 
+fn known_client(secret: &str) -> OAuthClient {
+    OAuthClient { id: "an id".into(), issuer: None, secret: Some(Secret::new(secret.into())) }
+}
+
+#[tokio::test]
+async fn a_secret_that_is_changed_in_the_catalog_is_used_from_then_on_and_costs_nobody_the_leave() {
+    for proof in ["client_secret_basic", "client_secret_post"] {
+        let mut rig = Rig::new().await;
+        rig.strict.rules().proof = proof;
+        rig.strict.know("an id", Some("old"), proof, REDIRECT_URI);
+        rig.set_spec(&[], Some(known_client("old")));
+        rig.connect().await;
+        // A turn keeps the servers that it began with.
+        let of_turn = rig.bearer();
+
+        // Between the change at the authorization server and the one in the catalog no token can be had.
+        rig.strict.know("an id", Some("new"), proof, REDIRECT_URI);
+        rig.strict.rules().token_answer = Some((401, r#"{"error": "invalid_client"}"#.into()));
+        rig.pass(3_600.0);
+        let reason = rig.token().await.unwrap_err().to_string();
+        assert!(reason.contains("`invalid_client`") && reason.contains("mcp.json"), "{reason}");
+        assert_eq!(rig.status(), Some(ConnectionStatus::Connected));
+        rig.strict.rules().token_answer = None;
+
+        rig.set_spec(&[], Some(known_client("new")));
+        assert!(rig.connections.is_connected_to(&rig.spec));
+        rig.pass(1.0);
+        let token = within(of_turn.token(None)).await.unwrap();
+        assert!(rig.strict.takes(token.expose_secret()));
+        rig.pass(3_600.0);
+        assert!(rig.strict.takes(&rig.token().await.unwrap()));
+
+        rig.strict.know("an id", Some("newest"), proof, REDIRECT_URI);
+        rig.set_spec(&[], Some(known_client("newest")));
+        rig.restart().await;
+        rig.pass(3_600.0);
+        assert!(rig.strict.takes(&rig.token().await.unwrap()));
+        rig.disconnect().await;
+        assert_eq!(rig.strict.books().revoked.len(), 2);
+        // Nor does it cost who is just giving leave.
+        let callback = rig.strict.give_leave(&rig.authorize().await.unwrap());
+        rig.strict.know("an id", Some("last"), proof, REDIRECT_URI);
+        rig.set_spec(&[], Some(known_client("last")));
+        rig.finish(callback).await.map(drop).unwrap();
+        rig.check();
+    }
+}
+
+#[tokio::test]
+async fn a_secret_is_shown_to_nobody_but_the_issuer_that_the_catalog_names() {
+    let mut rig = Rig::new().await;
+    rig.strict.rules().proof = "client_secret_basic";
+    rig.strict.know("an id", Some("old"), "client_secret_basic", REDIRECT_URI);
+    rig.set_spec(&[], Some(known_client("old")));
+    rig.connect().await;
+    let issuer = Some("https://elsewhere.example".to_owned());
+    let elsewhere = OAuthClient { issuer, ..known_client("of elsewhere") };
+    rig.set_spec(&[], Some(elsewhere));
+    rig.pass(3_600.0);
+    // With the secret that was shown there before.
+    assert!(rig.strict.takes(&rig.token().await.unwrap()));
+    rig.check();
+}
+
 #[tokio::test]
 async fn the_engine_is_known_by_its_metadata_where_that_can_be() {
     let rig = Rig::new().await;
@@ -164,7 +230,7 @@ async fn the_engine_is_known_by_its_metadata_where_that_can_be() {
     rig.finish(rig.strict.give_leave(&url)).await.unwrap();
     assert!(rig.strict.takes(&rig.token().await.unwrap()));
     assert_eq!(rig.strict.asked("POST /as/register"), 0);
-    let document = rig.oauth.client_metadata().unwrap();
+    let document = rig.oauth().client_metadata().unwrap();
     let expected = json!({
         "client_id": CLIENT_METADATA,
         "client_name": "Roundhouse",
@@ -331,8 +397,8 @@ async fn a_callback_for_a_server_that_is_another_by_now_is_refused() {
         url: Url::parse("https://other.example/mcp").unwrap(),
         headers: HeaderMap::default(),
     };
-    let spec = Arc::new(ServerSpec { transport: elsewhere, ..(*rig.spec).clone() });
-    let finished = rig.oauth.finish(&[spec], callback).await;
+    rig.assets.set_directory(&[Arc::new(ServerSpec { transport: elsewhere, ..(*rig.spec).clone() })]);
+    let finished = rig.oauth().finish(callback).await;
     assert!(matches!(finished, Err(AssetsError::InvalidState)));
     assert_eq!(rig.strict.asked("POST /as/token"), 0);
 }
@@ -375,11 +441,12 @@ async fn who_speaks_in_an_issuers_name_is_not_believed() {
 #[tokio::test]
 async fn without_settings_it_is_said_which_one_is_missing() {
     let rig = Rig::new().await;
-    let oauth = OAuth::new(Arc::clone(&rig.connections), None, None);
+    let parts = || (Arc::clone(&rig.connections), Arc::clone(&rig.assets.0.directory));
+    let oauth = OAuth::new(parts(), None, None);
     assert!(failure(oauth.authorize(&rig.spec, None).await).contains("OAUTH_REDIRECT_BASE_URL"));
     assert!(failure(oauth.client_metadata()).contains("OAUTH_REDIRECT_BASE_URL"));
     let base = Url::parse("https://product.example").unwrap();
-    let oauth = OAuth::new(Arc::clone(&rig.connections), Some(base), None);
+    let oauth = OAuth::new(parts(), Some(base), None);
     assert!(failure(oauth.client_metadata()).contains("OAUTH_CLIENT_METADATA_URL"));
 }
 
@@ -417,15 +484,7 @@ async fn a_revocation_that_fails_or_cannot_be_keeps_nobody_from_disconnecting() 
 
 #[tokio::test]
 async fn nothing_secret_is_logged_at_any_level() {
-    let log = Log::default();
-    let written = log.clone();
-    let subscriber = tracing_subscriber::fmt()
-        .with_max_level(tracing::Level::TRACE)
-        .with_writer(move || written.clone())
-        .finish();
-    // While there is one subscriber only, an event that another test's thread meets first counts as wanted by nobody.
-    let _other = tracing::Dispatch::new(tracing_subscriber::registry());
-    let _logging = tracing::subscriber::set_default(subscriber);
+    let log = Logged::start(tracing::Level::TRACE);
     let rig = Rig::new().await;
     rig.strict.rules().proof = "client_secret_basic";
     let url = rig.authorize().await.unwrap();
@@ -449,27 +508,6 @@ async fn nothing_secret_is_logged_at_any_level() {
     for secret in secrets.iter().map(String::as_str).chain([&*field(&url, "state").unwrap(), "access-secret"])
     {
         assert!(!log.contains(secret), "{secret}");
-    }
-}
-
-/// What was logged.
-#[derive(Clone, Default)]
-struct Log(Arc<Mutex<Vec<u8>>>);
-
-impl Log {
-    fn text(&self) -> String {
-        String::from_utf8_lossy(&self.0.lock().unwrap()).into_owned()
-    }
-}
-
-impl std::io::Write for Log {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.0.lock().unwrap().extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
     }
 }
 

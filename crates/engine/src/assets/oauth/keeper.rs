@@ -15,15 +15,19 @@ use secrecy::{ExposeSecret as _, SecretString};
 use super::grant::{Grant, Leave, Tokens, Verdict};
 use super::http::Http;
 use super::party::{Party, TokenError};
+use super::{address, client};
 use crate::assets::AssetsError;
 use crate::assets::access::{AccessError, Bearer};
 use crate::assets::connections::Connections;
+use crate::assets::directory::Directory;
 use crate::catalog::ServerSpec;
 use crate::sabotage::{self, Saboteur};
 use crate::tools::Allowed;
 
 /// How long an authorization server that could not be reached is left alone.
 const REST: Duration = Duration::from_secs(1);
+/// Why nothing is asked any more at the engine's end.
+const ENDING: &str = "the engine is stopping";
 /// How long a revocation may take.
 const REVOKING: Duration = Duration::from_secs(10);
 
@@ -32,6 +36,7 @@ pub(super) struct Keeper {
     spec: Arc<ServerSpec>,
     url: Url,
     connections: Arc<Connections>,
+    directory: Arc<Directory>,
     state: Mutex<State>,
 }
 
@@ -72,8 +77,12 @@ impl Drop for Landing {
 
 impl Keeper {
     /// What keeps the tokens of the server at `url`.
-    pub(super) fn new(spec: Arc<ServerSpec>, url: Url, connections: Arc<Connections>) -> Self {
-        Self { spec, url, connections, state: Mutex::default() }
+    pub(super) fn new(
+        spec: Arc<ServerSpec>,
+        url: Url,
+        (connections, directory): (Arc<Connections>, Arc<Directory>),
+    ) -> Self {
+        Self { spec, url, connections, directory, state: Mutex::default() }
     }
 
     /// Whether it keeps the tokens of this address.
@@ -141,7 +150,7 @@ impl Keeper {
                 Purpose::End => keeper.revoke().await,
             }
         });
-        let lost = || AccessError::Unavailable("the engine is stopping".into());
+        let lost = || AccessError::Unavailable(ENDING.into());
         let flight = async move { task.await.unwrap_or_else(|_| Err(lost())) }.boxed().shared();
         state.flight = Some(flight.clone());
         (flight, true)
@@ -159,6 +168,8 @@ impl Keeper {
             Verdict::Ends(reason) => self.over(grant.party, reason).await,
             Verdict::Refresh { with, meanwhile } => {
                 let refreshed = match self.missed() {
+                    // A refresh token is good once, and what comes for it may come too late to be stored.
+                    _ if self.connections.is_ending() => Err(TokenError::Unavailable(ENDING.into())),
                     Some(reason) => Err(TokenError::Unavailable(reason)),
                     None => self.refresh(&grant.party, &with).await,
                 };
@@ -199,10 +210,16 @@ impl Keeper {
 
     /// The authorization server has refused to refresh.
     async fn refused(&self, party: Party, error: TokenError) -> Brought {
-        let is_over =
-            error.is_of_client() || matches!(&error, TokenError::Refused(code) if code == "invalid_grant");
+        // The secret that the catalog names is the operator's to set right: the user's leave holds.
+        let is_over = match &error {
+            TokenError::Refused(code) if code == "invalid_grant" => true,
+            error => error.is_of_client() && !party.client.has_secret_of_catalog(),
+        };
         if !is_over || sabotage::by(Saboteur::RefreshForever) {
-            let reason = error.to_string();
+            let mut reason = error.to_string();
+            if error.is_of_client() {
+                reason.push_str(": it must know the `client_id` and the `client_secret` of mcp.json");
+            }
             self.state().missed = Some((self.connections.clock().monotonic(), reason.clone()));
             return Err(AccessError::Unavailable(reason));
         }
@@ -276,12 +293,17 @@ impl Keeper {
         Ok(())
     }
 
-    /// What there is now.
+    /// What there is now, to be shown by the secret that the catalog has now: it may be newer than the leave.
     fn grant(&self) -> Result<Option<Grant>, AccessError> {
-        if let Some(unkept) = self.state().unkept.clone() {
-            return Ok(Some(unkept));
-        }
-        self.kept()
+        let unkept = self.state().unkept.clone();
+        let Some(Grant { party, leave }) = unkept.map_or_else(|| self.kept(), |unkept| Ok(Some(unkept)))?
+        else {
+            return Ok(None);
+        };
+        let spec = self.directory.find(&self.spec.name);
+        let meant = spec.as_ref().filter(|spec| address(spec) == Some(&self.url));
+        let party = party.by_catalog(meant.and_then(|spec| client(spec)));
+        Ok(Some(Grant { party, leave }))
     }
 
     /// What is on record.

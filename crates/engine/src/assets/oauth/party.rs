@@ -12,6 +12,7 @@ use zeroize::Zeroizing;
 
 use super::grant::Tokens;
 use super::http::{Answer, Http, HttpError, said};
+use crate::catalog::OAuthClient;
 
 /// The longest token, in bytes: it goes into a header.
 const MAX_TOKEN: usize = 16 * 1024;
@@ -51,6 +52,13 @@ pub(super) enum Proof {
     Post(Zeroizing<String>),
 }
 
+impl Client {
+    /// Whether it shows that it is it by a secret that somebody has written into the catalog.
+    pub(super) fn has_secret_of_catalog(&self) -> bool {
+        !self.registered && !matches!(self.proof, Proof::None)
+    }
+}
+
 /// Why there are no tokens.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum TokenError {
@@ -84,6 +92,27 @@ struct Given {
 }
 
 impl Party {
+    /// The same, with the secret that the catalog has for it now; none other where the catalog means another client, or
+    /// another authorization server.
+    pub(super) fn by_catalog(mut self, named: Option<&OAuthClient>) -> Self {
+        let is_meant = |named: &&OAuthClient| {
+            let issuer = named.issuer.as_deref();
+            !self.client.registered
+                && self.client.id == named.id
+                && issuer.is_none_or(|issuer| self.issuer.as_deref() == Some(issuer))
+        };
+        if let Some(named) = named.filter(is_meant) {
+            let secret = named.secret.as_ref().map(|secret| Zeroizing::new(secret.expose().to_owned()));
+            self.client.proof = match (secret, self.client.proof) {
+                (None, _) => Proof::None,
+                (Some(secret), Proof::Post(_)) => Proof::Post(secret),
+                // Whoever gives secrets must take them so (RFC 6749, section 2.3.1).
+                (Some(secret), Proof::Basic(_) | Proof::None) => Proof::Basic(secret),
+            };
+        }
+        self
+    }
+
     /// Exchanges a code for tokens, at `now`.
     pub(super) async fn exchange(
         &self,

@@ -11,14 +11,14 @@ use reqwest::Url;
 use reqwest::header::HeaderMap;
 use secrecy::{ExposeSecret as _, SecretString};
 use service::clock::ManualClock;
-use service::vault::{MasterKey, Vault};
+use service::vault::MasterKey;
 
 use super::strict::Strict;
 use super::{Finished, OAuth};
 pub(crate) use crate::assets::access::AccessError;
 use crate::assets::access::Bearer;
 use crate::assets::connections::Connections;
-use crate::assets::{AssetsError, ToolDefinition};
+use crate::assets::{Assets, AssetsError, Settings, ToolDefinition};
 use crate::brain::Brain;
 use crate::catalog::{Auth, OAuthClient, ServerSpec, Transport};
 use crate::testing::within;
@@ -33,8 +33,8 @@ pub(crate) struct Rig {
     pub(crate) strict: Strict,
     pub(crate) clock: Arc<ManualClock>,
     pub(crate) spec: Arc<ServerSpec>,
+    pub(crate) assets: Assets,
     pub(in crate::assets) connections: Arc<Connections>,
-    pub(in crate::assets) oauth: Arc<OAuth>,
     brain: Option<Brain>,
     key: MasterKey,
     folder: tempfile::TempDir,
@@ -51,17 +51,30 @@ impl Rig {
         let strict = Strict::start(address, Arc::clone(&clock)).await;
         let (folder, key) = (tempfile::tempdir().unwrap(), MasterKey::generate().unwrap());
         let spec = Arc::new(spec(&strict.resource(), Vec::new(), None));
-        let (brain, connections, oauth) = open(folder.path(), &key, &clock);
-        Self { strict, clock, spec, connections, oauth, brain: Some(brain), key, folder }
+        let (brain, assets) = open(folder.path(), &key, &clock);
+        assets.set_directory(&[Arc::clone(&spec)]);
+        let connections = Arc::clone(&assets.0.connections);
+        Self { strict, clock, spec, assets, connections, brain: Some(brain), key, folder }
     }
 
     /// The same engine, started again.
     pub(crate) async fn restart(&mut self) {
+        self.assets.close().await;
         if let Some(brain) = self.brain.take() {
             brain.close().await;
         }
-        let (brain, connections, oauth) = open(self.folder.path(), &self.key, &self.clock);
-        (self.brain, self.connections, self.oauth) = (Some(brain), connections, oauth);
+        let (brain, assets) = open(self.folder.path(), &self.key, &self.clock);
+        assets.set_directory(&[Arc::clone(&self.spec)]);
+        self.connections = Arc::clone(&assets.0.connections);
+        (self.brain, self.assets) = (Some(brain), assets);
+    }
+
+    pub(in crate::assets) fn oauth(&self) -> &OAuth {
+        &self.assets.0.oauth
+    }
+
+    pub(crate) fn brain(&self) -> &Brain {
+        self.brain.as_ref().unwrap()
     }
 
     /// From now on nothing can be stored.
@@ -74,12 +87,13 @@ impl Rig {
     pub(crate) fn set_spec(&mut self, scopes: &[&str], client: Option<OAuthClient>) {
         let scopes = scopes.iter().map(|&scope| scope.to_owned()).collect();
         self.spec = Arc::new(spec(&self.strict.resource(), scopes, client));
+        self.assets.set_directory(&[Arc::clone(&self.spec)]);
     }
 
     /// Begins an authorization: where the user gives leave.
     pub(crate) async fn authorize(&self) -> Result<String, AssetsError> {
         let back = Url::parse("https://product.example/done").unwrap();
-        match within(self.oauth.authorize(&self.spec, Some(back))).await? {
+        match within(self.oauth().authorize(&self.spec, Some(back))).await? {
             ConnectOutcome::AuthorizationRequired { authorization_url, state } => {
                 assert!(authorization_url.contains(&state));
                 Ok(authorization_url)
@@ -89,7 +103,7 @@ impl Rig {
     }
 
     pub(in crate::assets) async fn finish(&self, callback: Callback) -> Result<Finished, AssetsError> {
-        within(self.oauth.finish(&[Arc::clone(&self.spec)], callback)).await
+        within(self.oauth().finish(callback)).await
     }
 
     /// Has the user give leave, and the connection stand.
@@ -113,12 +127,12 @@ impl Rig {
 
     /// Ends the connection.
     pub(crate) async fn disconnect(&self) {
-        within(self.oauth.revoke(&self.spec)).await;
+        within(self.oauth().revoke(&self.spec)).await;
         self.connections.remove(SERVER).await.unwrap();
     }
 
     pub(crate) fn bearer(&self) -> Arc<dyn Bearer> {
-        self.oauth.bearer(&self.spec)
+        self.oauth().bearer(&self.spec)
     }
 
     /// A token for a call.
@@ -162,14 +176,15 @@ fn spec(url: &str, scopes: Vec<String>, client: Option<OAuthClient>) -> ServerSp
     }
 }
 
-fn open(folder: &Path, key: &MasterKey, clock: &Arc<ManualClock>) -> (Brain, Arc<Connections>, Arc<OAuth>) {
+fn open(folder: &Path, key: &MasterKey, clock: &Arc<ManualClock>) -> (Brain, Assets) {
     let brain = Brain::open(&folder.join("brain.sqlite")).unwrap();
-    let vault = Arc::new(Vault::new(key).unwrap());
+    let settings = Settings {
+        key: Some(key.clone()),
+        redirect_base: Some(Url::parse("https://product.example/app/").unwrap()),
+        client_metadata: Some(Url::parse(CLIENT_METADATA).unwrap()),
+        web: Allowed::default(),
+    };
     let clock: Arc<ManualClock> = Arc::clone(clock);
-    let connections =
-        Arc::new(Connections::open(brain.clone(), Some(vault), clock, Allowed::default()).unwrap());
-    let base = Url::parse("https://product.example/app/").unwrap();
-    let metadata = Url::parse(CLIENT_METADATA).unwrap();
-    let oauth = Arc::new(OAuth::new(Arc::clone(&connections), Some(base), Some(metadata)));
-    (brain, connections, oauth)
+    let assets = Assets::open(&brain, settings, None, clock).unwrap();
+    (brain, assets)
 }

@@ -38,6 +38,10 @@ pub(crate) struct Rules {
     /// How clients show who they are.
     pub(crate) proof: &'static str,
     pub(crate) described: Described,
+    /// Whether the resource fails at every request of the protocol.
+    pub(crate) is_down: bool,
+    /// Whether the resource refuses every token.
+    pub(crate) refuses: bool,
     /// Whether it gives refresh tokens.
     pub(crate) refreshes: bool,
     /// Whether it has a place to revoke tokens.
@@ -84,6 +88,8 @@ impl Default for Rules {
             pkce: Some("S256"),
             proof: "none",
             described: Described::ByResource,
+            is_down: false,
+            refuses: false,
             refreshes: true,
             revokes: true,
             holds: false,
@@ -216,6 +222,11 @@ impl Strict {
     /// Ends the leave behind its refresh tokens, as a user does who takes it back there.
     pub(crate) fn take_back(&self) {
         self.books().leaves.iter_mut().for_each(|leave| leave.is_over = true);
+    }
+
+    /// How much leave holds.
+    pub(crate) fn leaves(&self) -> usize {
+        self.books().leaves.iter().filter(|leave| !leave.is_over).count()
     }
 
     /// Whether the resource takes this token now.

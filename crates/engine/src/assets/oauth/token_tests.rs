@@ -1,10 +1,9 @@
-use std::sync::Arc;
-
 use contract::assets::ConnectionStatus;
 use pretty_assertions::assert_eq;
 use secrecy::ExposeSecret as _;
 
 use super::rig::{Rig, SERVER};
+use crate::assets::AssetsError;
 use crate::assets::access::AccessError;
 use crate::testing::within;
 
@@ -177,8 +176,8 @@ async fn a_new_leave_is_not_overwritten_by_a_refresh_of_the_old_one() {
     let bearer = rig.bearer();
     let refreshing = tokio::spawn(async move { bearer.token(None).await });
     let finishing = {
-        let (oauth, spec) = (Arc::clone(&rig.oauth), Arc::clone(&rig.spec));
-        tokio::spawn(async move { oauth.finish(&[spec], callback).await })
+        let assets = rig.assets.clone();
+        tokio::spawn(async move { assets.0.oauth.finish(callback).await })
     };
     while rig.strict.asked(REFRESH) < 3 {
         tokio::task::yield_now().await;
@@ -232,4 +231,39 @@ async fn a_refusal_that_is_none_for_good_leaves_a_token_that_is_still_good() {
     let error = rig.token().await.unwrap_err();
     assert_eq!(error, AccessError::Unavailable("the authorization server refuses: `invalid_request`".into()));
     assert_eq!(rig.status(), Some(ConnectionStatus::Connected));
+}
+
+#[tokio::test]
+async fn what_is_asked_for_before_the_engines_end_is_stored_and_nothing_is_asked_for_after_it_has_begun() {
+    let mut rig = Rig::new().await;
+    rig.connect().await;
+    rig.pass(3_600.0);
+    rig.strict.rules().holds = true;
+    let asked = rig.strict.asked(REFRESH);
+    let bearer = rig.bearer();
+    let refreshing = tokio::spawn(async move { bearer.token(None).await });
+    while rig.strict.asked(REFRESH) == asked {
+        tokio::task::yield_now().await;
+    }
+    let assets = rig.assets.clone();
+    let closing = tokio::spawn(async move { assets.close().await });
+    while !rig.connections.is_ending() {
+        tokio::task::yield_now().await;
+    }
+    rig.strict.release();
+    within(closing).await.unwrap();
+    let token = within(refreshing).await.unwrap().unwrap();
+    rig.restart().await;
+    assert_eq!(rig.token().await.unwrap(), token.expose_secret());
+
+    let callback = rig.strict.give_leave(&rig.authorize().await.unwrap());
+    rig.assets.close().await;
+    let asked = rig.strict.asked(REFRESH);
+    assert!(matches!(rig.finish(callback).await, Err(AssetsError::Stopping)));
+    rig.pass(3_600.0);
+    assert_eq!(rig.token().await, Err(AccessError::Unavailable("the engine is stopping".into())));
+    assert_eq!((rig.strict.asked(REFRESH), rig.status()), (asked, Some(ConnectionStatus::Connected)));
+    rig.restart().await;
+    assert!(rig.strict.takes(&rig.token().await.unwrap()));
+    rig.check();
 }

@@ -8,14 +8,26 @@ use serde_json::{Value, json};
 
 use super::{Answered, Described, Known, Strict};
 
-pub(super) async fn resource(State(strict): State<Strict>, method: Method, headers: HeaderMap) -> Response {
+pub(super) async fn resource(
+    State(strict): State<Strict>,
+    method: Method,
+    headers: HeaderMap,
+    body: Bytes,
+) -> Response {
     strict.note(method.as_str(), "/mcp");
     let token =
         headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok()?.strip_prefix("Bearer "));
-    if token.is_some_and(|token| strict.takes(token)) {
-        return StatusCode::OK.into_response();
-    }
     let rules = strict.rules().clone();
+    if method == Method::POST && rules.is_down {
+        return StatusCode::BAD_GATEWAY.into_response();
+    }
+    if token.is_some_and(|token| strict.takes(token)) && !rules.refuses {
+        return if method == Method::POST {
+            tools(&body)
+        } else {
+            StatusCode::METHOD_NOT_ALLOWED.into_response()
+        };
+    }
     let mut challenge = "Bearer error=\"invalid_token\"".to_owned();
     if matches!(rules.described, Described::ByResource | Described::ByOpenId) {
         challenge.extend([", resource_metadata=\"", &strict.0.base, "/about\""]);
@@ -24,6 +36,21 @@ pub(super) async fn resource(State(strict): State<Strict>, method: Method, heade
         challenge.extend([", scope=\"", scope, "\""]);
     }
     (StatusCode::UNAUTHORIZED, [(header::WWW_AUTHENTICATE, challenge)]).into_response()
+}
+
+/// Speaks the protocol as a server of the revision of 2025-06-18 with one tool.
+fn tools(body: &[u8]) -> Response {
+    let message: Value = serde_json::from_slice(body).unwrap_or_default();
+    let result = match message["method"].as_str() {
+        _ if message["id"].is_null() => return StatusCode::ACCEPTED.into_response(),
+        Some("initialize") => json!({
+            "protocolVersion": "2025-06-18", "capabilities": {"tools": {}},
+            "serverInfo": {"name": "strict", "version": "1"},
+        }),
+        Some("tools/list") => json!({"tools": [{"name": "look", "inputSchema": {"type": "object"}}]}),
+        _ => return StatusCode::BAD_REQUEST.into_response(),
+    };
+    axum::Json(json!({"jsonrpc": "2.0", "id": message["id"], "result": result})).into_response()
 }
 
 /// Where an impostor publishes metadata in the authorization server's name, with a token endpoint of its own.
