@@ -533,7 +533,7 @@ const CLOSE_DEADLINE: Duration = Duration::from_secs(2);
 fn reader(file: &Path, kib: i64) -> Result<Connection, rusqlite::Error> {
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let reader = Connection::open_with_flags(file, flags)?;
-    schema::bound_memory(&reader, kib)?;
+    schema::set_up(&reader, kib)?;
     Ok(reader)
 }
 

@@ -7,6 +7,7 @@
 
 use std::path::{Path, PathBuf};
 
+use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OptionalExtension as _};
 
 use super::BrainError;
@@ -350,7 +351,7 @@ pub(super) fn open(file: &Path) -> Result<Connection, BrainError> {
     // A turn is inserted from its task's row, and its steps and events from its own. To have references enforced
     // would make the deletion of each turn search all events of the brain.
     connection.pragma_update(None, "foreign_keys", false).map_err(failed)?;
-    bound_memory(&connection, 512).map_err(failed)?;
+    set_up(&connection, 512).map_err(failed)?;
     // What one large commit made of the log is given back once it has been carried over.
     connection.pragma_update(None, "journal_size_limit", LOG_KEPT).map_err(failed)?;
     let applied = applied(&connection).map_err(failed)?;
@@ -426,13 +427,15 @@ fn migrate(connection: &mut Connection, found: i64, applied: usize) -> Result<()
 /// A connection that carries the log over, which takes no page cache.
 pub(super) fn connect(file: &Path) -> Result<Connection, rusqlite::Error> {
     let connection = Connection::open(file)?;
-    bound_memory(&connection, 64)?;
+    set_up(&connection, 64)?;
     Ok(connection)
 }
 
-/// Keeps a connection's page cache within `kib`: there is one engine per user, and most are idle.
-pub(super) fn bound_memory(connection: &Connection, kib: i64) -> Result<(), rusqlite::Error> {
+/// Sets a connection up. Its page cache is kept within `kib`: there is one engine per user, and most are idle.
+pub(super) fn set_up(connection: &Connection, kib: i64) -> Result<(), rusqlite::Error> {
     connection.pragma_update(None, "cache_size", -kib)?;
+    // A statement is planned once. Else each that has a `LIMIT ?` is planned again for each value.
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
     connection.set_prepared_statement_cache_capacity(48);
     // The log is carried over by a thread of its own.
     connection.pragma_update(None, "wal_autocheckpoint", 0)
