@@ -50,8 +50,10 @@ impl Faults {
         }
     }
 
-    fn first(&self) -> String {
-        self.named.join("; ")
+    fn tell(&self, server: &str, what: &str) {
+        if self.count > 0 {
+            tracing::warn!(server, count = self.count, first = self.named.join("; "), "{what}");
+        }
     }
 }
 
@@ -91,22 +93,8 @@ pub(super) fn checked(server: &str, listed: &[Value]) -> Vec<ToolDefinition> {
         bytes += size;
         tools.push(definition);
     }
-    if left_out.count > 0 {
-        tracing::warn!(
-            server,
-            count = left_out.count,
-            first = left_out.first(),
-            "Tools of a server are left out."
-        );
-    }
-    if schemas.count > 0 {
-        tracing::warn!(
-            server,
-            count = schemas.count,
-            first = schemas.first(),
-            "Tools of a server have an input schema for no object: any object is taken."
-        );
-    }
+    left_out.tell(server, "Tools of a server are left out.");
+    schemas.tell(server, "Tools of a server have an input schema for no object: any object is taken.");
     tools
 }
 

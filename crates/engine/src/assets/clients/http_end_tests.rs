@@ -1,9 +1,12 @@
 //! Sessions and attempts that come to an end.
 
+use std::sync::atomic::AtomicBool;
+
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
-use super::super::super::{IDLE, Times};
+use super::super::super::{ClientError, IDLE, Times};
 use super::*;
+use crate::assets::access::Access;
 
 #[tokio::test]
 async fn a_session_that_is_over_is_renewed() {
