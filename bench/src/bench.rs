@@ -32,6 +32,8 @@ impl Size {
 pub(crate) struct Bench {
     /// The binary under test.
     pub(crate) binary: PathBuf,
+    /// Another build of it, to measure in turn with it.
+    pub(crate) beside: Option<PathBuf>,
     /// This program, which serves the floors.
     pub(crate) floors: PathBuf,
     pub(crate) rounds: usize,
@@ -44,11 +46,19 @@ pub(crate) struct Bench {
 
 impl Bench {
     /// Copies the binaries, so that a build meanwhile changes nothing.
-    pub(crate) fn new(binary: &Path, rounds: usize, wait: Duration, size: Size) -> anyhow::Result<Self> {
+    pub(crate) fn new(
+        binary: &Path,
+        beside: Option<&Path>,
+        rounds: usize,
+        wait: Duration,
+        size: Size,
+    ) -> anyhow::Result<Self> {
         let scratch = tempfile::tempdir().context("no temporary folder can be made")?;
+        let copy = |binary: &Path, name| binary::copy(binary, scratch.path().join(name));
         Ok(Self {
-            floors: binary::copy(&binary::this()?, scratch.path().join("floors"))?,
-            binary: binary::copy(binary, scratch.path().join("roundhouse"))?,
+            floors: copy(&binary::this()?, "floors")?,
+            binary: copy(binary, "roundhouse")?,
+            beside: beside.map(|beside| copy(beside, "beside")).transpose()?,
             rounds,
             wait,
             size,

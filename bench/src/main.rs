@@ -60,6 +60,10 @@ struct Measure {
     /// The binary to measure; `roundhouse` beside this program by default.
     #[arg(long)]
     binary: Option<PathBuf>,
+    /// Another build of the binary, whose turns are measured in turn with those of the first (`turn` and `deltas`
+    /// alone). It is left out, with the reason, where it does no turn, such as of a protocol that it does not speak.
+    #[arg(long)]
+    beside: Option<PathBuf>,
     /// How many rounds of ours and of the floor.
     #[arg(long, default_value_t = 7, value_parser = clap::value_parser!(u16).range(1..=100))]
     rounds: u16,
@@ -105,7 +109,7 @@ fn run(measure: &Measure) -> anyhow::Result<()> {
     let binary = binary::under_test(measure.binary.as_deref())?;
     let wait = Duration::from_secs(measure.wait_s.into());
     let size = if measure.full { Size::Full } else { Size::Bounded };
-    let bench = Bench::new(&binary, measure.rounds.into(), wait, size)?;
+    let bench = Bench::new(&binary, measure.beside.as_deref(), measure.rounds.into(), wait, size)?;
     if cfg!(debug_assertions) {
         writeln!(
             std::io::stderr(),

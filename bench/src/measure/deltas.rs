@@ -29,39 +29,39 @@ pub(super) async fn measure(bench: &Bench) -> anyhow::Result<Vec<Quantity>> {
 
 async fn on(bench: &Bench, wire: Wire) -> anyhow::Result<Quantity> {
     let mut subject = Streaming::start(bench, wire, &numbers(DELTAS), DIGITS).await?;
-    let mut quantity = quantity(wire);
+    let mut beside = Streaming::start_beside(bench, wire, &numbers(DELTAS), DIGITS).await?;
+    let mut quantity = quantity(wire, beside.is_some());
     for round in 0..bench.rounds {
         bench.progress(&format!("deltas, {}", wire.name()), round);
-        let mut client = subject.to_engine().await?;
-        let mut turns = Vec::new();
-        for _ in 0..STREAMS {
-            turns.push(rate(&subject.turn(&mut client).await?)?);
-        }
+        let (turns, others) = subject.turns(beside.as_mut(), STREAMS).await?;
         let mut client = subject.to_provider().await?;
         let mut direct = Vec::new();
         for _ in 0..STREAMS {
-            direct.push(rate(&subject.direct(&mut client).await?)?);
+            direct.push(subject.direct(&mut client).await?);
         }
-        quantity.ours.samples.extend(median(&turns));
-        if let Some(floor) = quantity.floors.first_mut() {
-            floor.samples.extend(median(&direct));
+        quantity.ours.samples.extend(rate(&turns)?);
+        for (other, texts) in quantity.floors.iter_mut().zip([&direct, &others]) {
+            other.samples.extend(rate(texts)?);
         }
         subject.settle()?;
+        beside.as_ref().map_or(Ok(()), Streaming::settle)?;
     }
     Ok(quantity)
 }
 
 /// Deltas per second, from the request to the last of them: what the turn costs is in it.
-fn rate(text: &Text) -> anyhow::Result<f64> {
-    Ok(f64::from(count(&text.text)?) / text.last.as_secs_f64())
+fn rate(turns: &[Text]) -> anyhow::Result<Option<f64>> {
+    let rates = turns.iter().map(|turn| Ok(f64::from(count(&turn.text)?) / turn.last.as_secs_f64()));
+    Ok(median(&rates.collect::<anyhow::Result<Vec<_>>>()?))
 }
 
-fn quantity(wire: Wire) -> Quantity {
+fn quantity(wire: Wire, beside: bool) -> Quantity {
+    let beside = beside.then(|| Subject::beside("the other build"));
     Quantity {
         what: "deltas".into(),
         unit: Unit::PerSecond,
         ours: Subject::new(format!("engine, {}", wire.name())),
-        floors: vec![Subject::new("client to provider")],
+        floors: std::iter::once(Subject::new("client to provider")).chain(beside).collect(),
         budget: Some(Budget::Least(100_000.0)),
     }
 }

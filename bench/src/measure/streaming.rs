@@ -1,12 +1,14 @@
 //! A provider, an engine that is configured with it, and the client that talks to the provider directly: it
 //! sends the very request that the engine sends.
 
+use std::path::Path;
+
 use anyhow::{Context as _, ensure};
 use http_body_util::Full;
 use hyper::Method;
 use strict_provider::{CapturedRequest, Reply};
 
-use crate::bench::Bench;
+use crate::bench::{Bench, note};
 use crate::client::{Client, Outgoing, address_of};
 use crate::engine::{Engine, Home, Model};
 use crate::provider::{Provider, Wire};
@@ -28,10 +30,20 @@ pub(super) struct Streaming {
 impl Streaming {
     /// Starts both, and warms them with a turn. Every answer is `text`, in deltas of `chars` characters.
     pub(super) async fn start(bench: &Bench, wire: Wire, text: &str, chars: usize) -> anyhow::Result<Self> {
+        Self::start_of(&bench.binary, bench, wire, text, chars).await
+    }
+
+    async fn start_of(
+        binary: &Path,
+        bench: &Bench,
+        wire: Wire,
+        text: &str,
+        chars: usize,
+    ) -> anyhow::Result<Self> {
         let provider = Provider::start(Reply::of_text(text).chars_per_delta(chars)).await?;
         let api = (wire == Wire::Responses).then_some("responses");
         let model = Model { api, ..Model::of(wire.provider(), provider.llm_base_url(wire)) };
-        let (engine, _) = Home::new(&bench.binary, bench.folder()?, model)?.start()?;
+        let (engine, _) = Home::new(binary, bench.folder()?, model)?.start()?;
         let mut client = engine.connect().await?;
         let execute = engine.execute(&client, "warm-up")?;
         let turn = told::stream(&mut client, execute).await?.turn().context("the first turn")?;
@@ -40,9 +52,37 @@ impl Streaming {
         Ok(Self { wire, text: text.to_owned(), provider, engine, request, turns: 0 })
     }
 
-    /// A connection to the engine.
-    pub(super) async fn to_engine(&self) -> anyhow::Result<Client> {
-        self.engine.connect().await
+    /// The same of the build to measure in turn with it; none where there is none, or it does not speak the protocol.
+    pub(super) async fn start_beside(
+        bench: &Bench,
+        wire: Wire,
+        text: &str,
+        chars: usize,
+    ) -> anyhow::Result<Option<Self>> {
+        let Some(beside) = &bench.beside else { return Ok(None) };
+        let started = Self::start_of(beside, bench, wire, text, chars).await;
+        Ok(started.inspect_err(|error| note(&format!("{} is left out: {error:#}", wire.name()))).ok())
+    }
+
+    /// So many turns, and as many of the one beside it, one of each after the other.
+    pub(super) async fn turns(
+        &mut self,
+        beside: Option<&mut Self>,
+        count: usize,
+    ) -> anyhow::Result<(Vec<Text>, Vec<Text>)> {
+        let mut client = self.engine.connect().await?;
+        let mut beside = match beside {
+            Some(beside) => Some((beside.engine.connect().await?, beside)),
+            None => None,
+        };
+        let (mut turns, mut others) = (Vec::new(), Vec::new());
+        for _ in 0..count {
+            turns.push(self.turn(&mut client).await?);
+            if let Some((client, beside)) = &mut beside {
+                others.push(beside.turn(client).await?);
+            }
+        }
+        Ok((turns, others))
     }
 
     /// A connection to the provider.
@@ -51,7 +91,7 @@ impl Streaming {
     }
 
     /// A turn on a task of its own, so that all turns send the same to the provider.
-    pub(super) async fn turn(&mut self, client: &mut Client) -> anyhow::Result<Text> {
+    async fn turn(&mut self, client: &mut Client) -> anyhow::Result<Text> {
         self.turns += 1;
         let execute = self.engine.execute(client, &format!("task-{}", self.turns))?;
         self.right(told::stream(client, execute).await?.turn()?)

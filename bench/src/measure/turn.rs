@@ -4,6 +4,7 @@ use crate::bench::Bench;
 use crate::provider::Wire;
 use crate::report::{Budget, Quantity, Subject, Unit};
 use crate::stats::percentile;
+use crate::told::Text;
 
 use super::streaming::Streaming;
 
@@ -24,40 +25,41 @@ pub(super) async fn measure(bench: &Bench) -> anyhow::Result<Vec<Quantity>> {
 
 async fn on(bench: &Bench, wire: Wire) -> anyhow::Result<Vec<Quantity>> {
     let mut subject = Streaming::start(bench, wire, TEXT, CHARS_PER_DELTA).await?;
-    let mut quantities = PERCENTILES.map(|percent| quantity(wire, percent));
+    let mut beside = Streaming::start_beside(bench, wire, TEXT, CHARS_PER_DELTA).await?;
+    let mut quantities = PERCENTILES.map(|percent| quantity(wire, percent, beside.is_some()));
     for round in 0..bench.rounds {
         bench.progress(&format!("turn, {}", wire.name()), round);
-        let mut client = subject.to_engine().await?;
-        let mut turns = Vec::new();
-        for _ in 0..WARM_UP + TURNS {
-            turns.push(subject.turn(&mut client).await?.first.as_secs_f64() * 1_000.0);
-        }
+        let (turns, others) = subject.turns(beside.as_mut(), WARM_UP + TURNS).await?;
         let mut client = subject.to_provider().await?;
         let mut direct = Vec::new();
         for _ in 0..WARM_UP + TURNS {
-            direct.push(subject.direct(&mut client).await?.first.as_secs_f64() * 1_000.0);
+            direct.push(subject.direct(&mut client).await?);
         }
         for (quantity, percent) in quantities.iter_mut().zip(PERCENTILES) {
-            quantity.ours.samples.extend(warm(&turns, percent));
-            if let Some(floor) = quantity.floors.first_mut() {
-                floor.samples.extend(warm(&direct, percent));
+            quantity.ours.samples.extend(first(&turns, percent));
+            for (other, texts) in quantity.floors.iter_mut().zip([&direct, &others]) {
+                other.samples.extend(first(texts, percent));
             }
         }
         subject.settle()?;
+        beside.as_ref().map_or(Ok(()), Streaming::settle)?;
     }
     Ok(quantities.into())
 }
 
-fn warm(samples: &[f64], percent: usize) -> Option<f64> {
-    percentile(samples.get(WARM_UP..)?, percent)
+/// When the first delta came, in milliseconds.
+fn first(turns: &[Text], percent: usize) -> Option<f64> {
+    let warm = turns.get(WARM_UP..)?.iter().map(|turn| turn.first.as_secs_f64() * 1_000.0);
+    percentile(&warm.collect::<Vec<_>>(), percent)
 }
 
-fn quantity(wire: Wire, percent: usize) -> Quantity {
+fn quantity(wire: Wire, percent: usize, beside: bool) -> Quantity {
+    let beside = beside.then(|| Subject::beside("the other build"));
     Quantity {
         what: format!("first delta p{percent}"),
         unit: Unit::Milliseconds,
         ours: Subject::new(format!("engine, {}", wire.name())),
-        floors: vec![Subject::new("client to provider")],
+        floors: std::iter::once(Subject::new("client to provider")).chain(beside).collect(),
         budget: (percent == 50).then_some(Budget::MostAboveFloor(1.0)),
     }
 }
