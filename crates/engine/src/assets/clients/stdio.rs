@@ -14,6 +14,8 @@ use rmcp::transport::async_rw::AsyncRwTransport;
 use secrecy::ExposeSecret as _;
 use tokio::io::{AsyncRead, AsyncReadExt as _, ReadBuf};
 use tokio::process::{ChildStderr, ChildStdin, ChildStdout};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::line::Line;
@@ -23,7 +25,7 @@ use crate::catalog::{Auth, KeyPlace, ServerSpec, Transport as Kind};
 
 /// How long a program whose input has ended may take to end, before it is ended.
 const LAST_WORDS: Duration = Duration::from_secs(1);
-/// How long the end of a program whose output has ended is waited for.
+/// How long the end of a program whose input or output has ended is waited for.
 const END: Duration = Duration::from_millis(500);
 /// How much of what a program writes to its standard error the log takes, in bytes, and of one line.
 const MAX_LOGGED: usize = 64 * 1024;
@@ -34,6 +36,9 @@ pub(super) struct Stdio {
     inner: AsyncRwTransport<RoleClient, Bounded<ChildStdout>, ChildStdin>,
     child: Child,
     line: Arc<Line>,
+    /// Set when it takes nothing more, and when it is given up for that.
+    deaf: CancellationToken,
+    given_up: Option<Instant>,
     _log: AbortOnDropHandle<()>,
 }
 
@@ -71,7 +76,8 @@ impl Stdio {
         let stdout = Bounded { inner: stdout, since_newline: 0, line: Arc::clone(line) };
         let inner = AsyncRwTransport::new_client(stdout, stdin).with_max_line_length(2 * MAX_MESSAGE);
         let log = tokio::spawn(log(spec.name.clone(), stderr));
-        Ok(Self { inner, child, line: Arc::clone(line), _log: AbortOnDropHandle::new(log) })
+        let (line, deaf) = (Arc::clone(line), CancellationToken::new());
+        Ok(Self { inner, child, line, deaf, given_up: None, _log: AbortOnDropHandle::new(log) })
     }
 }
 
@@ -82,16 +88,34 @@ impl Transport<RoleClient> for Stdio {
         &mut self,
         item: TxJsonRpcMessage<RoleClient>,
     ) -> impl Future<Output = Result<(), Self::Error>> + Send + 'static {
-        self.inner.send(item)
+        let (send, deaf) = (self.inner.send(item), self.deaf.clone());
+        async move {
+            let result = send.await;
+            if result.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::BrokenPipe) {
+                // Most likely it has ended. How, its output's end tells.
+                deaf.cancel();
+                return Ok(());
+            }
+            result
+        }
     }
 
     async fn receive(&mut self) -> Option<RxJsonRpcMessage<RoleClient>> {
-        let message = self.inner.receive().await;
+        let given_up = async {
+            self.deaf.cancelled().await;
+            tokio::time::sleep_until(*self.given_up.get_or_insert_with(|| Instant::now() + END)).await;
+        };
+        let message = tokio::select! {
+            biased;
+            () = given_up => None,
+            message = self.inner.receive() => message,
+        };
         if message.is_none() {
             let ended = tokio::time::timeout(END, self.child.wait()).await;
             self.line.end(match ended {
                 Ok(Ok(ended)) => format!("the server ended ({})", how(ended)),
                 Ok(Err(error)) => format!("the server ended: {error}"),
+                Err(_) if self.deaf.is_cancelled() => "the server closed its input".to_owned(),
                 Err(_) => "the server closed its output".to_owned(),
             });
         }
@@ -168,3 +192,7 @@ async fn log(server: String, mut stderr: ChildStderr) {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "stdio_tests.rs"]
+mod tests;
