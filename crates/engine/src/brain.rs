@@ -17,6 +17,7 @@ mod learned;
 mod learning;
 mod ranking;
 mod read;
+mod readers;
 mod rows;
 mod schema;
 mod search;
@@ -27,19 +28,20 @@ pub mod steps;
 mod taking_in;
 mod terms;
 mod transfer;
+mod words;
 mod writer;
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, TryLockError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use contract::engine::{Grant, PendingRequest, TaskSummary};
 use contract::event::Event;
 use contract::memory::{Episode, Knowledge};
 use contract::skills::SkillSummary;
 use contract::{CallId, HitlId, MemoryId, TaskId, Timestamp, TurnId};
-use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension as _};
+use rusqlite::{Connection, ErrorCode, OptionalExtension as _};
 use service::clock::{Clock as _, SystemClock};
 use service::lock::{FileLock, Holder, LockError};
 
@@ -60,6 +62,7 @@ pub use transfer::{ExportError, ImportError, Staged};
 pub use writer::{Batch, Durability, WriteError};
 
 use crate::brain::common::CommonWords;
+use crate::brain::readers::Readers;
 use crate::brain::steps::Base;
 use crate::brain::writer::{Once, Writer};
 
@@ -175,13 +178,7 @@ pub struct Brain {
 
 struct Shared {
     writer: Writer,
-    /// Point reads only, each some microseconds: short enough to be held inline.
-    point_reads: Mutex<Connection>,
-    /// Reads that grow with a task: theirs alone, so that they hold up no point read. Opened when first needed.
-    long_reads: Mutex<Option<Connection>>,
-    /// Searches: theirs alone, so that the turn which is about to begin waits for no reading of a conversation.
-    /// Opened when first needed.
-    searches: Mutex<Option<Connection>>,
+    readers: Arc<Readers>,
     common_words: CommonWords,
     next_task: AtomicI64,
     file: PathBuf,
@@ -207,19 +204,18 @@ impl Brain {
         transfer::clear(file);
         let write = schema::open(file)?;
         let reading = |error| BrainError::of(file, error);
-        let point_reads = reader(file, 64).map_err(reading)?;
+        let readers = Arc::new(Readers::open(file).map_err(reading)?);
         // Also above what a task that is gone may have left behind.
         let next = "SELECT 1 + MAX(
                 COALESCE((SELECT MAX(task) FROM tasks), 0), COALESCE((SELECT MAX(task) FROM turns), 0),
                 COALESCE((SELECT MAX(task) FROM steps), 0), COALESCE((SELECT MAX(task) FROM events), 0)
             )";
-        let next_task = point_reads.query_row(next, [], |row| row.get(0)).map_err(reading)?;
+        let next_task =
+            readers.point(|reader| reader.query_row(next, [], |row| row.get(0))).map_err(reading)?;
         Ok(Self {
             shared: Arc::new(Shared {
-                writer: Writer::start(file, write, lock).map_err(BrainError::Writer)?,
-                point_reads: Mutex::new(point_reads),
-                long_reads: Mutex::default(),
-                searches: Mutex::default(),
+                writer: Writer::start(file, write, lock, Arc::clone(&readers)).map_err(BrainError::Writer)?,
+                readers,
                 common_words: CommonWords::default(),
                 next_task: AtomicI64::new(next_task),
                 file: file.to_owned(),
@@ -420,17 +416,9 @@ impl Brain {
 
     /// Searches all that is remembered, the best first. One search waits for another, but not beyond its own end.
     /// Blocks.
-    #[expect(clippy::disallowed_methods, reason = "this is called where it may block")]
     pub fn search(&self, query: &MemoryQuery) -> Result<Vec<Found>, rusqlite::Error> {
-        let searches = &self.shared.searches;
-        while matches!(searches.try_lock(), Err(TryLockError::WouldBlock)) {
-            if Instant::now() >= query.until {
-                let interrupted = rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_INTERRUPT);
-                return Err(rusqlite::Error::SqliteFailure(interrupted, None));
-            }
-            std::thread::sleep(BETWEEN_TRIES);
-        }
-        self.read_in(searches, |reader| search::search(reader, &self.shared.common_words, query))
+        let known = &self.shared.common_words;
+        self.shared.readers.search(query.until, |reader| search::search(reader, known, query))
     }
 
     /// A page of the records of knowledge, the newest first, those too that are no longer in force. Blocks.
@@ -495,27 +483,14 @@ impl Brain {
     }
 
     fn read<T>(&self, query: impl FnOnce(&Connection) -> T) -> T {
-        query(&self.shared.point_reads.lock().unwrap_or_else(PoisonError::into_inner))
+        self.shared.readers.point(query)
     }
 
     fn read_long<T>(
         &self,
         query: impl FnOnce(&Connection) -> Result<T, rusqlite::Error>,
     ) -> Result<T, rusqlite::Error> {
-        self.read_in(&self.shared.long_reads, query)
-    }
-
-    /// Reads through a connection that is opened when it is first needed.
-    fn read_in<T>(
-        &self,
-        reader: &Mutex<Option<Connection>>,
-        query: impl FnOnce(&Connection) -> Result<T, rusqlite::Error>,
-    ) -> Result<T, rusqlite::Error> {
-        let mut reader = reader.lock().unwrap_or_else(PoisonError::into_inner);
-        match &mut *reader {
-            Some(reader) => query(reader),
-            none => query(none.insert(self::reader(&self.shared.file, 256)?)),
-        }
+        self.shared.readers.long(query)
     }
 
     /// Commits what is queued, checkpoints, ends the writer and frees the lock. Later batches are refused.
@@ -524,18 +499,8 @@ impl Brain {
     }
 }
 
-/// How long a search waits before it looks again whether another one is over.
-const BETWEEN_TRIES: Duration = Duration::from_millis(1);
 /// How long closing may take.
 const CLOSE_DEADLINE: Duration = Duration::from_secs(2);
-
-/// A connection for reads, with a page cache of `kib`.
-fn reader(file: &Path, kib: i64) -> Result<Connection, rusqlite::Error> {
-    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    let reader = Connection::open_with_flags(file, flags)?;
-    schema::set_up(&reader, kib)?;
-    Ok(reader)
-}
 
 #[cfg(test)]
 #[path = "brain/memory_tests.rs"]

@@ -36,6 +36,7 @@ use contract::{CallId, event};
 use futures::stream::BoxStream;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use serde_json::value::{RawValue, to_raw_value};
 
 pub use gateway::{Budgets, Gateway, Prices, Retry, RetryPolicy, Route, Routes};
 pub use repair::{Repaired, repair};
@@ -280,15 +281,34 @@ pub struct ToolSpec {
     pub input_schema: Value,
 }
 
+/// A tool as requests tell of it: its schema is written out, for it goes with each of them.
+#[derive(Clone, Debug)]
+pub struct ToldTool {
+    /// Its name.
+    pub name: String,
+    /// What it does and when to use it.
+    pub description: String,
+    /// The JSON Schema of its input, as JSON.
+    pub input_schema: Box<RawValue>,
+}
+
+impl From<ToolSpec> for ToldTool {
+    fn from(ToolSpec { name, description, input_schema }: ToolSpec) -> Self {
+        // A JSON value can always be written.
+        let input_schema = to_raw_value(&input_schema).unwrap_or_else(|_| RawValue::NULL.to_owned());
+        Self { name, description, input_schema }
+    }
+}
+
 /// What a model is asked.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 pub struct Request<'a> {
     /// Who the model is to be.
     pub system: &'a str,
     /// The conversation so far.
     pub messages: &'a [Message],
     /// The tools it may call.
-    pub tools: &'a [ToolSpec],
+    pub tools: &'a [ToldTool],
     /// Whether it may think before it answers.
     pub thinking: bool,
     /// The most tokens that the answer may have, where that is less than the model's own bound.

@@ -48,7 +48,7 @@ impl Journal {
         std::fs::File::open(file)
             .map_err(|source| JournalError::Unreadable { file: file.to_owned(), source })?;
         let failed = |error| JournalError::Brain(BrainError::of(file, error));
-        let journal = Self { reader: super::reader(file, 256).map_err(failed)? };
+        let journal = Self { reader: super::readers::reader(file, 256).map_err(failed)? };
         match journal.tasks(1) {
             Ok(_) => Ok(journal),
             // A table or a column is missing.

@@ -359,6 +359,9 @@ pub(super) fn open(file: &Path) -> Result<Connection, BrainError> {
         snapshot(&connection, file, applied)?;
     }
     migrate(&mut connection, found, applied).map_err(failed)?;
+    // What a statement or a savepoint may have to put back. A turn that is taken into memory has more of it than SQLite
+    // keeps by itself, and would make a file for it each time.
+    connection.pragma_update(None, "temp_store", "memory").map_err(failed)?;
     Ok(connection)
 }
 

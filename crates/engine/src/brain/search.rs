@@ -13,10 +13,11 @@ use super::asking::{Ask, Uses};
 use super::common::CommonWords;
 use super::knowledge::tags;
 use super::ranking::{Shows, fuse, spread};
-use super::read::{self, parsed, task_id, timestamp};
+use super::read::{parsed, task_id, timestamp};
 use super::steps::Base;
-use super::taking_in::{Speaker, clipped, said, step_of};
+use super::taking_in::{clipped, step_of};
 use super::terms::{Coverage, Terms};
+use super::words::{Speaker, Words};
 
 /// How many candidates of each kind an index gives.
 const CANDIDATES: i64 = 20;
@@ -306,14 +307,14 @@ fn window(
                JOIN steps ON steps.step = said.step WHERE window = ?1 ORDER BY nth";
     let mut query = reader.prepare_cached(sql)?;
     let rows = query.query_map([window], |row| {
-        let words = read::step(row.get_ref(0)?.as_str()?).ok().and_then(|step| said(&step));
+        let words = Words::stored(row.get_ref(0)?.as_str()?);
         Ok((words, timestamp(row, 1)?, task_id(row, 2)?, row.get::<_, bool>(3)?, row.get::<_, i64>(4)?))
     })?;
     let (mut lines, mut turns) = (Vec::new(), Vec::new());
     let mut found: Option<Found> = None;
     for row in rows {
         let (words, at, task_id, tainted, turn) = row?;
-        let Some((message_id, speaker, text)) = words else { continue };
+        let Some(Words { message_id, speaker, text }) = words else { continue };
         let who = match speaker {
             Speaker::User => "The user",
             Speaker::Agent => "The agent",

@@ -9,9 +9,10 @@ use contract::{EpisodeId, MessageId};
 use rusqlite::{Connection, Error, OptionalExtension as _, params};
 use serde_json::json;
 
-use super::steps::{Base, Said, Step, TurnOutcome};
+use super::steps::{Base, Step, TurnOutcome};
+use super::words::{Speaker, Words};
 use super::{Rows, TaskRow, read};
-use crate::models::{Answer, Content};
+use crate::models::Answer;
 use crate::remembered::{self, FROM_TOOLS};
 use crate::sabotage::{self, Saboteur};
 
@@ -27,13 +28,6 @@ const MAX_MESSAGE: usize = 8 * 1024;
 const MAX_EPISODE: (usize, usize) = (400, 600);
 /// The most calls that a trajectory names.
 const MAX_CALLS: usize = 64;
-
-/// Who said a message.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Speaker {
-    User,
-    Agent,
-}
 
 /// A step as it is stored, with its row.
 struct Row {
@@ -264,14 +258,13 @@ impl Rows<'_> {
             "SELECT body FROM said JOIN steps USING (step)
              WHERE said.task = ?1 AND nth >= ?2 AND nth < ?3 ORDER BY nth",
         )?;
-        let rows = query.query_map([task, first, first + WIDTH], |row| {
-            Ok(read::step(row.get_ref(0)?.as_str()?).ok().and_then(|step| said(&step)))
-        })?;
+        let rows = query
+            .query_map([task, first, first + WIDTH], |row| Ok(Words::stored(row.get_ref(0)?.as_str()?)))?;
         let said: Vec<_> = rows.collect::<Result<_, _>>()?;
         Ok(said
             .into_iter()
             .flatten()
-            .map(|(_, speaker, text)| (speaker, clipped(text, MAX_MESSAGE)))
+            .map(|Words { speaker, text, .. }| (speaker, clipped(text, MAX_MESSAGE)))
             .collect())
     }
 
@@ -287,11 +280,13 @@ impl Rows<'_> {
             Base::Retry { .. } => self.text_of(task, opened.message_id)?,
             Base::End | Base::Edit { .. } => opened.message.clone(),
         };
-        let answer =
-            steps.iter().rev().find_map(|row| said(&row.body).filter(|(_, who, _)| *who == Speaker::Agent));
+        let answer = steps
+            .iter()
+            .rev()
+            .find_map(|row| Words::of(&row.body).filter(|said| said.speaker == Speaker::Agent));
         let outcome = outcome(last);
         let came_to = match answer {
-            Some((_, _, text)) => format!("The agent: {}", clipped(text, MAX_EPISODE.1)),
+            Some(Words { text, .. }) => format!("The agent: {}", clipped(text, MAX_EPISODE.1)),
             None => format!("There was no answer: {outcome}."),
         };
         let content = format!("The user: {}\n{came_to}", clipped(asked, MAX_EPISODE.0));
@@ -327,8 +322,7 @@ impl Rows<'_> {
         let mut query = self.transaction.prepare_cached(sql)?;
         let body: Option<String> =
             query.query_row(params![task, message_id.to_string()], |row| row.get(0)).optional()?;
-        let step = body.and_then(|body| read::step(&body).ok());
-        Ok(step.and_then(|step| said(&step)).map(|(_, _, text)| text).unwrap_or_default())
+        Ok(body.and_then(|body| Words::stored(&body)).map(|said| said.text).unwrap_or_default())
     }
 }
 
@@ -376,25 +370,6 @@ pub(super) fn step_of(
     query.query_row(params![task, message_id], |row| Ok((row.get(0)?, row.get(1)?))).optional()
 }
 
-/// What a step says to the other side, and whose words they are. Empty words are none.
-pub(super) fn said(step: &Step) -> Option<(MessageId, Speaker, String)> {
-    let (message_id, speaker, text) = match step {
-        Step::Opened(opened) if !opened.base.is_retry() => {
-            let attached = Content::text_of(&opened.media);
-            let parts = [opened.message.as_str(), attached.as_str()];
-            let text = parts.iter().filter(|part| !part.is_empty()).copied().collect::<Vec<_>>().join("\n\n");
-            (opened.message_id, Speaker::User, text)
-        }
-        Step::Steered { message_id, message } => (*message_id, Speaker::User, message.clone()),
-        Step::Answered { message_id, answer, .. } => (*message_id, Speaker::Agent, answer.text()),
-        Step::Ended { outcome: TurnOutcome::Cancelled { said: Some(Said { message_id, text }) } } => {
-            (*message_id, Speaker::Agent, text.clone())
-        }
-        _ => return None,
-    };
-    (!text.trim().is_empty()).then_some((message_id, speaker, text))
-}
-
 /// The message that a step is, if it is one: its id, how many messages of the conversation it is with the results of
 /// its calls, and whether it has words in it.
 pub(super) fn message_of(step: &Step) -> Option<(MessageId, i64, bool)> {
@@ -407,7 +382,7 @@ pub(super) fn message_of(step: &Step) -> Option<(MessageId, i64, bool)> {
         Step::Ended { outcome: TurnOutcome::Cancelled { said: Some(said) } } => (said.message_id, 1),
         _ => return None,
     };
-    Some((message_id, length, said(step).is_some()))
+    Some((message_id, length, Words::of(step).is_some()))
 }
 
 /// The messages of a turn, in the order of the conversation.
@@ -418,7 +393,7 @@ fn messages(steps: &[Row]) -> Vec<Message> {
     // How many calls of the last answer have no result; none while the model is to speak.
     let mut open: Option<usize> = None;
     for Row { step, body, .. } in steps {
-        let has_words = said(body).is_some();
+        let has_words = Words::of(body).is_some();
         let message = |message_id, length| Message { message_id, step: *step, has_words, length };
         match body {
             Step::Opened(opened) if !opened.base.is_retry() => messages.push(message(opened.message_id, 1)),

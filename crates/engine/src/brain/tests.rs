@@ -282,3 +282,15 @@ fn a_missing_folder_is_made_and_a_dropped_brain_frees_its_lock() {
         std::thread::yield_now();
     }
 }
+
+#[test]
+fn sqlite_is_built_as_the_workspace_says() {
+    let connection = Connection::open_in_memory().unwrap();
+    let mut options = connection.prepare("SELECT compile_options FROM pragma_compile_options").unwrap();
+    let options: Vec<String> =
+        options.query_map([], |row| row.get(0)).unwrap().collect::<Result<_, _>>().unwrap();
+    let has = |option: &str| options.iter().any(|other| other == option);
+    // As `.cargo/config.toml` has it: it counts only where cargo is run within the workspace.
+    assert!(has("DEFAULT_MEMSTATUS=0") && has("DEFAULT_PCACHE_INITSZ=0"), "{options:?}");
+    assert!(!has("ENABLE_MEMORY_MANAGEMENT"), "{options:?}");
+}

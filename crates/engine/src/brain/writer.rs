@@ -16,6 +16,7 @@ use service::lock::FileLock;
 use tokio::sync::oneshot;
 
 use super::checkpoint::{Checkpointer, carry_over};
+use super::readers::{Readers, shrink};
 use super::rows::Rows;
 
 /// Against what a commit must hold.
@@ -118,14 +119,19 @@ type Last = Arc<Mutex<Result<(), WriteError>>>;
 impl Writer {
     /// Starts the thread, which holds the brain's lock as long as it may write. The queue is unbounded, but each
     /// channel queues itself at most once.
-    pub(super) fn start(file: &Path, connection: Connection, lock: FileLock) -> io::Result<Self> {
+    pub(super) fn start(
+        file: &Path,
+        connection: Connection,
+        lock: FileLock,
+        readers: Arc<Readers>,
+    ) -> io::Result<Self> {
         let (sender, queue) = channel();
         let checkpointer = Checkpointer::start(file)?;
         let last = Last::new(Mutex::new(Ok(())));
         let noted = Arc::clone(&last);
         let thread = std::thread::Builder::new().name("brain-writer".into()).stack_size(512 * 1024).spawn(
             move || {
-                run(connection, &queue, &noted, checkpointer);
+                run(connection, &queue, &noted, checkpointer, &readers);
                 drop(lock);
             },
         )?;
@@ -174,11 +180,13 @@ const COMMITS: u32 = 64;
 
 /// Writes until all senders are gone and the queue is empty.
 fn run(
-    mut connection: Connection,
+    connection: Connection,
     queue: &Receiver<Arc<dyn Batch>>,
     last: &Last,
     checkpointer: Checkpointer,
+    readers: &Readers,
 ) {
+    let mut committer = Committer { connection, synchronous: None };
     let mut commits = 0;
     loop {
         let unwell = locked(last).is_err();
@@ -190,62 +198,98 @@ fn run(
         match next {
             Ok(first) => {
                 let group: Vec<_> = std::iter::once(first).chain(queue.try_iter()).take(GROUP).collect();
-                *locked(last) = guarded(&mut connection, &group);
+                *locked(last) = committer.guarded(&group);
                 commits += 1;
                 if commits % COMMITS == 0 {
                     checkpointer.wake();
                 }
                 if checkpointer.is_overgrown() {
                     // Nobody writes meanwhile, so the next commit finds the log carried over and begins it anew.
-                    checkpoint(&connection, "PASSIVE");
+                    checkpoint(&committer.connection, "PASSIVE");
                 }
             }
             Err(RecvTimeoutError::Timeout) => {
                 checkpointer.wake();
                 commits = 0;
-                if let Err(error) = connection.execute_batch("PRAGMA shrink_memory") {
-                    tracing::warn!(%error, "The brain's memory could not be given back.");
-                }
+                shrink(&committer.connection);
+                readers.shrink();
                 // The disk may have room again, which nobody would notice before the next turn.
-                if unwell && attempt(&mut connection).is_ok() {
+                if unwell && committer.attempt().is_ok() {
                     *locked(last) = Ok(());
                 }
             }
             Err(RecvTimeoutError::Disconnected) => {
                 checkpointer.end();
-                return finish(&connection);
+                return finish(&committer.connection);
             }
         }
     }
 }
 
-/// Commits a group. Whoever waits for it is told, also if writing it panics.
-fn guarded(connection: &mut Connection, group: &[Arc<dyn Batch>]) -> Result<(), WriteError> {
-    catch_unwind(AssertUnwindSafe(|| commit(connection, group))).unwrap_or_else(|_| {
-        let panicked = "writing it panicked; the engine's log has the details".into();
-        let result = Err(WriteError { reason: panicked });
-        for batch in group {
-            batch.settled(&result);
-        }
-        result
-    })
+/// The connection that writes.
+struct Committer {
+    connection: Connection,
+    /// What it has been set to.
+    synchronous: Option<Durability>,
 }
 
-/// Commits a group, if need be one by one. How the last one went says how the brain is.
-fn commit(connection: &mut Connection, group: &[Arc<dyn Batch>]) -> Result<(), WriteError> {
-    let Some(durability) = group.iter().map(|batch| batch.gather()).max() else { return Ok(()) };
-    match commit_together(connection, group, durability) {
-        Err(error) if group.len() > 1 => {
-            // One batch that cannot be written must not take the others with it. The failed attempt was rolled
-            // back, so each can be tried alone.
-            tracing::warn!(%error, batches = group.len(), "A group commit failed; its batches are tried alone.");
-            let mut last = Ok(());
-            for batch in group.chunks(1) {
-                last = settle(batch, commit_together(connection, batch, durability));
+impl Committer {
+    /// Commits a group. Whoever waits for it is told, also if writing it panics.
+    fn guarded(&mut self, group: &[Arc<dyn Batch>]) -> Result<(), WriteError> {
+        catch_unwind(AssertUnwindSafe(|| self.commit(group))).unwrap_or_else(|_| {
+            let panicked = "writing it panicked; the engine's log has the details".into();
+            let result = Err(WriteError { reason: panicked });
+            for batch in group {
+                batch.settled(&result);
             }
-            last
+            result
+        })
+    }
+
+    /// Commits a group, if need be one by one. How the last one went says how the brain is.
+    fn commit(&mut self, group: &[Arc<dyn Batch>]) -> Result<(), WriteError> {
+        let Some(durability) = group.iter().map(|batch| batch.gather()).max() else { return Ok(()) };
+        match self.commit_together(group, durability) {
+            Err(error) if group.len() > 1 => {
+                // One batch that cannot be written must not take the others with it. The failed attempt was rolled
+                // back, so each can be tried alone.
+                tracing::warn!(%error, batches = group.len(), "A group commit failed; its batches are tried alone.");
+                let mut last = Ok(());
+                for batch in group.chunks(1) {
+                    last = settle(batch, self.commit_together(batch, durability));
+                }
+                last
+            }
+            result => settle(group, result),
         }
-        result => settle(group, result),
+    }
+
+    fn commit_together(
+        &mut self,
+        group: &[Arc<dyn Batch>],
+        durability: Durability,
+    ) -> Result<(), rusqlite::Error> {
+        if self.synchronous != Some(durability) {
+            // In WAL mode `full` syncs the log at each commit and `normal` only at checkpoints. It can only be set
+            // between transactions.
+            let synchronous = match durability {
+                Durability::Kill => "normal",
+                Durability::PowerLoss => "full",
+            };
+            self.connection.pragma_update(None, "synchronous", synchronous)?;
+            self.synchronous = Some(durability);
+        }
+        let transaction = self.connection.transaction()?;
+        let rows = Rows { transaction: &transaction };
+        group.iter().try_for_each(|batch| batch.write(&rows))?;
+        transaction.commit()
+    }
+
+    /// Writes something that changes nothing.
+    fn attempt(&mut self) -> Result<(), rusqlite::Error> {
+        let transaction = self.connection.transaction()?;
+        transaction.execute("UPDATE additions SET at = at", [])?;
+        transaction.commit()
     }
 }
 
@@ -258,31 +302,6 @@ fn settle(group: &[Arc<dyn Batch>], result: Result<(), rusqlite::Error>) -> Resu
         batch.settled(&result);
     }
     result
-}
-
-fn commit_together(
-    connection: &mut Connection,
-    group: &[Arc<dyn Batch>],
-    durability: Durability,
-) -> Result<(), rusqlite::Error> {
-    // In WAL mode `full` syncs the log at each commit and `normal` only at checkpoints. It can only be set
-    // between transactions.
-    let synchronous = match durability {
-        Durability::Kill => "normal",
-        Durability::PowerLoss => "full",
-    };
-    connection.pragma_update(None, "synchronous", synchronous)?;
-    let transaction = connection.transaction()?;
-    let rows = Rows { transaction: &transaction };
-    group.iter().try_for_each(|batch| batch.write(&rows))?;
-    transaction.commit()
-}
-
-/// Writes something that changes nothing.
-fn attempt(connection: &mut Connection) -> Result<(), rusqlite::Error> {
-    let transaction = connection.transaction()?;
-    transaction.execute("UPDATE additions SET at = at", [])?;
-    transaction.commit()
 }
 
 fn finish(connection: &Connection) {

@@ -8,13 +8,15 @@ use std::borrow::Cow;
 use contract::content::MediaKind;
 use reqwest::header::HeaderName;
 use secrecy::SecretString;
+use serde::Serialize;
+use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
 use self::decoding::Decoding;
-use super::http::{Endpoint, call, insert};
+use super::http::{Body, Endpoint, call, insert};
 use super::media::{self, PDF, PLAIN_TEXT, Sendable, is_blank};
 use super::profile::{Profile, Thinking};
-use super::{Block, ChatModel, Content, Message, Parts, Request, ToolReply, ToolSpec, ToolUse};
+use super::{Block, ChatModel, Content, Message, Parts, Request, ToldTool, ToolReply, ToolUse};
 use crate::sabotage::{self, Saboteur};
 
 /// The least that a budget for thinking may be; it must be less than `max_tokens` too
@@ -53,11 +55,11 @@ impl ChatModel for Anthropic {
     }
 
     fn ask(&self, request: &Request<'_>) -> Parts {
-        call(self.endpoint.clone(), body(&self.profile, request), Decoding::default())
+        call(self.endpoint.clone(), &body(&self.profile, request), Decoding::default())
     }
 }
 
-fn body(profile: &Profile, request: &Request<'_>) -> Value {
+fn body<'a>(profile: &Profile, request: &Request<'a>) -> Body<Vec<Tool<'a>>> {
     let max_tokens = request.max_output.unwrap_or(profile.max_output).min(profile.max_output);
     let mut messages = messages(&profile.model, request.messages);
     let thinks = request.thinking && may_think(&messages);
@@ -65,31 +67,39 @@ fn body(profile: &Profile, request: &Request<'_>) -> Value {
     let mut body = json!({
         "model": profile.model, "max_tokens": max_tokens, "stream": true, "messages": messages,
     });
-    let mut tools: Vec<Value> = request.tools.iter().map(tool).collect();
+    let tool = |ToldTool { name, description, input_schema }: &'a ToldTool| Tool {
+        name,
+        description,
+        input_schema,
+        cache_control: None,
+    };
+    let mut tools: Vec<Tool<'_>> = request.tools.iter().map(tool).collect();
     // The system's text comes behind the tools, so a mark on it is for both.
     if !is_blank(request.system) {
         let mut system = text_block(request.system);
         cache::mark_block(&mut system);
         insert(&mut body, "system", json!([system]));
     } else if let Some(last) = tools.last_mut() {
-        cache::mark_block(last);
+        last.cache_control = Some(cache::control());
     }
-    if !tools.is_empty() {
-        insert(&mut body, "tools", json!(tools));
-        if !request.may_call {
-            // Beside `auto` the only choice that goes with thinking
-            // (<https://platform.claude.com/docs/en/build-with-claude/extended-thinking>).
-            insert(&mut body, "tool_choice", json!({"type": "none"}));
-        }
+    if !tools.is_empty() && !request.may_call {
+        // Beside `auto` the only choice that goes with thinking
+        // (<https://platform.claude.com/docs/en/build-with-claude/extended-thinking>).
+        insert(&mut body, "tool_choice", json!({"type": "none"}));
     }
     if thinks {
         think(&mut body, profile.thinking, max_tokens);
     }
-    body
+    Body { fields: body, tools: (!tools.is_empty()).then_some(tools) }
 }
 
-fn tool(tool: &ToolSpec) -> Value {
-    json!({"name": tool.name, "description": tool.description, "input_schema": tool.input_schema})
+#[derive(Serialize)]
+struct Tool<'a> {
+    name: &'a str,
+    description: &'a str,
+    input_schema: &'a RawValue,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cache_control: Option<Value>,
 }
 
 /// Asks for thinking, where there is room for it.

@@ -6,8 +6,13 @@ use pretty_assertions::assert_eq;
 use super::super::decoding::{answer, error, told};
 use super::super::media::tests::{image, pdf, plain};
 use super::super::profile::Effort;
-use super::super::{ModelErrorKind, Tokens};
+use super::super::{ModelErrorKind, Tokens, ToolSpec};
 use super::*;
+
+/// The body of a request, as it is read.
+fn body(profile: &Profile, request: &Request<'_>) -> Value {
+    json!(super::body(profile, request))
+}
 
 /// A stream after the vendor's documentation: thinking with its signature in parts, text, pings, an event of a
 /// type that is yet to come, and a tool call whose input comes in parts.
@@ -309,11 +314,10 @@ fn another_model_is_not_shown_the_reasoning() {
     assert!(!sent.contains("thinking") && !sent.contains("c2ln") && sent.contains("toolu_2"), "{sent}");
 }
 
-fn tools() -> [ToolSpec; 2] {
-    ["read_file", "write_file"].map(|name| ToolSpec {
-        name: name.into(),
-        description: "Acts.".into(),
-        input_schema: json!({"type": "object"}),
+fn tools() -> [ToldTool; 2] {
+    ["read_file", "write_file"].map(|name| {
+        ToolSpec { name: name.into(), description: "Acts.".into(), input_schema: json!({"type": "object"}) }
+            .into()
     })
 }
 

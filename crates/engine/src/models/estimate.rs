@@ -3,7 +3,7 @@
 //! Vendors count about four bytes of text as a token. What a provider has counted is always better: this is for what
 //! it has not seen yet.
 
-use super::{Block, Content, Message, ToolSpec};
+use super::{Block, Content, Message, ToldTool};
 
 /// Bytes of text in a token.
 const BYTES: usize = 4;
@@ -22,12 +22,10 @@ pub fn text(text: &str) -> u64 {
     tokens(text.len())
 }
 
-/// How many tokens it takes to tell of these tools. They are written out for that: what is told again and again is
-/// better counted once.
-pub fn tools(tools: &[ToolSpec]) -> u64 {
-    let tool = |tool: &ToolSpec| {
-        MESSAGE + tool.name.len() + tool.description.len() + tool.input_schema.to_string().len()
-    };
+/// How many tokens it takes to tell of these tools.
+pub fn tools(tools: &[ToldTool]) -> u64 {
+    let tool =
+        |tool: &ToldTool| MESSAGE + tool.name.len() + tool.description.len() + tool.input_schema.get().len();
     tokens(tools.iter().map(tool).sum::<usize>())
 }
 

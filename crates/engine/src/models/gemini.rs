@@ -9,18 +9,19 @@ use std::collections::VecDeque;
 use contract::content::MediaKind;
 use reqwest::header::HeaderName;
 use secrecy::SecretString;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use sse_stream::Sse;
 
 use super::blocks::{Blocks, Prose, given_id, whole_call};
 use super::classify;
-use super::http::{Decoder, Endpoint, call, ended_early, insert};
+use super::http::{Body, Decoder, Endpoint, call, ended_early, insert};
 use super::media::{self, GEMINI, PDF, Sendable, is_blank};
 use super::profile::{Effort, Profile, Thinking};
 use super::{
     Answer, Block, ChatModel, Content, Message, ModelError, ModelErrorKind, Part, Parts, Request, StopCause,
-    Tokens, ToolReply, ToolSpec, ToolUse,
+    Tokens, ToldTool, ToolReply, ToolUse,
 };
 use crate::sabotage::{self, Saboteur};
 
@@ -62,11 +63,11 @@ impl ChatModel for Gemini {
     }
 
     fn ask(&self, request: &Request<'_>) -> Parts {
-        call(self.endpoint.clone(), body(&self.profile, request), Decoding::default())
+        call(self.endpoint.clone(), &body(&self.profile, request), Decoding::default())
     }
 }
 
-fn body(profile: &Profile, request: &Request<'_>) -> Value {
+fn body<'a>(profile: &Profile, request: &Request<'a>) -> Body<[Declarations<'a>; 1]> {
     let mut config = json!({
         "maxOutputTokens": request.max_output.unwrap_or(profile.max_output).min(profile.max_output),
     });
@@ -78,22 +79,32 @@ fn body(profile: &Profile, request: &Request<'_>) -> Value {
         "contents": contents(&profile.model, request.messages),
         "generationConfig": config,
     });
-    if !request.tools.is_empty() {
-        let declaration = |tool: &ToolSpec| {
-            json!({
-                "name": tool.name,
-                "description": tool.description,
-                // `parameters` takes a part of OpenAPI's schemas alone.
-                "parametersJsonSchema": tool.input_schema,
-            })
-        };
-        let declarations: Vec<Value> = request.tools.iter().map(declaration).collect();
-        insert(&mut body, "tools", json!([{"functionDeclarations": declarations}]));
-        if !request.may_call {
-            insert(&mut body, "toolConfig", json!({"functionCallingConfig": {"mode": "NONE"}}));
-        }
+    if !request.tools.is_empty() && !request.may_call {
+        insert(&mut body, "toolConfig", json!({"functionCallingConfig": {"mode": "NONE"}}));
     }
-    body
+    let declaration = |ToldTool { name, description, input_schema }: &'a ToldTool| Declaration {
+        name,
+        description,
+        parameters_json_schema: input_schema,
+    };
+    let function_declarations: Vec<_> = request.tools.iter().map(declaration).collect();
+    let tools = (!function_declarations.is_empty()).then_some([Declarations { function_declarations }]);
+    Body { fields: body, tools }
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Declarations<'a> {
+    function_declarations: Vec<Declaration<'a>>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Declaration<'a> {
+    name: &'a str,
+    description: &'a str,
+    /// `parameters` takes a part of OpenAPI's schemas alone.
+    parameters_json_schema: &'a RawValue,
 }
 
 /// How the model is to think (<https://ai.google.dev/gemini-api/docs/thinking>). Where it is not to, it is asked for

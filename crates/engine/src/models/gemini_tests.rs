@@ -4,9 +4,15 @@ use futures::StreamExt as _;
 use pretty_assertions::assert_eq;
 use strict_provider::{Reply, StrictProvider};
 
+use super::super::ToolSpec;
 use super::super::decoding::{self, error, told};
 use super::super::media::tests::{image, pdf, plain};
 use super::*;
+
+/// The body of a request, as it is read.
+fn body(profile: &Profile, request: &Request<'_>) -> Value {
+    json!(super::body(profile, request))
+}
 
 /// A stream of Gemini 3 after the vendor's pages on thinking, function calling and thought signatures
 /// (<https://ai.google.dev/gemini-api/docs/thinking>, <https://ai.google.dev/gemini-api/docs/function-calling>,
@@ -65,7 +71,7 @@ fn answer(stream: &str) -> Answer {
     decoding::answer(stream, Decoding::default())
 }
 
-fn request<'a>(messages: &'a [Message], tools: &'a [ToolSpec]) -> Request<'a> {
+fn request<'a>(messages: &'a [Message], tools: &'a [ToldTool]) -> Request<'a> {
     Request {
         system: "Be brief.",
         messages,
@@ -190,7 +196,8 @@ fn the_whole_request_is_as_documented() {
         name: "look".into(),
         description: "Looks.".into(),
         input_schema: json!({"type": "object", "additionalProperties": false}),
-    }];
+    }
+    .into()];
     let profile = Profile::test("gemini-2.5-flash");
     let expected = json!({
         "systemInstruction": {"parts": [{"text": "Be brief."}]},
@@ -391,7 +398,7 @@ async fn ask(provider: &StrictProvider, name: &str, messages: &[Message]) -> Ans
     let profile = Profile { thinking, ..Profile::test(name) };
     let model = Gemini::new(&provider.base_url(), profile, Some(SecretString::from("k-1")));
     let input_schema = json!({"type": "object", "properties": {}, "additionalProperties": false});
-    let tools = [ToolSpec { name: "look".into(), description: "Looks.".into(), input_schema }];
+    let tools = [ToolSpec { name: "look".into(), description: "Looks.".into(), input_schema }.into()];
     match model.ask(&request(messages, &tools)).collect::<Vec<_>>().await.pop() {
         Some(Ok(Part::Done(answer))) => answer,
         other => panic!("{other:?}\n{messages:#?}"),

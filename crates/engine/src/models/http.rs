@@ -1,6 +1,7 @@
 //! One call of a provider over HTTP: send the request, read the answer's event stream, classify what fails.
 
 mod framing;
+mod silence;
 
 use std::collections::VecDeque;
 use std::sync::LazyLock;
@@ -8,8 +9,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures::{Stream, StreamExt as _, TryStreamExt as _};
-use reqwest::header::HeaderName;
+use reqwest::header::{CONTENT_TYPE, HeaderName};
 use secrecy::{ExposeSecret as _, SecretString};
+use serde::Serialize;
 use serde_json::Value;
 use sse_stream::Sse;
 
@@ -22,15 +24,16 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long a provider may be silent, before its first byte or between two: a model that thinks hard sends
 /// pings or nothing for minutes.
 const SILENCE: Duration = Duration::from_mins(5);
-/// How much of a refusal's body is read.
+/// How much of a refusal's body is read, and for how long: its status alone tells most.
 const MAX_ERROR_BODY: usize = 64 * 1024;
+const ERROR_BODY: Duration = Duration::from_secs(10);
 
 /// The length from which on a key is a secret, in bytes: servers that want none are given a word.
 const MIN_SECRET: usize = 8;
 
 /// Made at first use: an idle engine has neither connections nor TLS roots in memory.
 static CLIENT: LazyLock<Result<reqwest::Client, String>> = LazyLock::new(|| {
-    let client = reqwest::Client::builder().connect_timeout(CONNECT_TIMEOUT).read_timeout(SILENCE);
+    let client = reqwest::Client::builder().connect_timeout(CONNECT_TIMEOUT);
     // A provider that redirects elsewhere would be sent the key there.
     client.redirect(reqwest::redirect::Policy::none()).build().map_err(|error| chain(&error))
 });
@@ -44,6 +47,16 @@ pub(super) struct Endpoint {
     /// None where the server wants none.
     pub(super) key: Option<SecretString>,
     pub(super) headers: &'static [(&'static str, &'static str)],
+}
+
+/// The body of a request.
+#[derive(Serialize)]
+pub(super) struct Body<T> {
+    #[serde(flatten)]
+    pub(super) fields: Value,
+    /// What is told of the tools, where there are any.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) tools: Option<T>,
 }
 
 /// Reads the events of one answer. Pure: what it is given is all it knows.
@@ -83,11 +96,14 @@ pub(super) fn insert(body: &mut Value, field: &str, value: Value) {
 }
 
 /// Sends `body` to `endpoint` and decodes the streamed answer.
-pub(super) fn call<D: Decoder>(endpoint: Endpoint, body: Value, decoder: D) -> Parts {
+pub(super) fn call<D: Decoder, T: Serialize>(endpoint: Endpoint, body: &Body<T>, decoder: D) -> Parts {
+    let body = serde_json::to_vec(body).map_err(|error| {
+        ModelError::new(ModelErrorKind::Refused, format!("the request cannot be written as JSON: {error}"))
+    });
     let open = async move {
-        let response = send(&endpoint, body).await?;
+        let response = send(&endpoint, body?).await?;
         let key = endpoint.key;
-        let parts = decode(response.bytes_stream(), decoder);
+        let parts = decode(silence::broken_off(response.bytes_stream(), SILENCE), decoder);
         Ok::<_, ModelError>(parts.map_err(move |error| {
             let message = masked(&error.message, key.as_ref());
             ModelError { message, ..error }
@@ -151,11 +167,11 @@ impl<D: Decoder> Decoding<D> {
     }
 }
 
-async fn send(endpoint: &Endpoint, body: Value) -> Result<reqwest::Response, ModelError> {
+async fn send(endpoint: &Endpoint, body: Vec<u8>) -> Result<reqwest::Response, ModelError> {
     let client = CLIENT.as_ref().map_err(|error| {
         ModelError::new(ModelErrorKind::NotConfigured, format!("no HTTP client could be made: {error}"))
     })?;
-    let mut request = client.post(&endpoint.url).json(&body);
+    let mut request = client.post(&endpoint.url).header(CONTENT_TYPE, "application/json").body(body);
     if let Some(key) = &endpoint.key {
         let key = format!("{}{}", endpoint.key_prefix, key.expose_secret());
         let mut key = reqwest::header::HeaderValue::from_str(&key).map_err(|_| {
@@ -170,12 +186,12 @@ async fn send(endpoint: &Endpoint, body: Value) -> Result<reqwest::Response, Mod
     for (name, value) in endpoint.headers {
         request = request.header(*name, *value);
     }
-    let response = request.send().await.map_err(|error| {
-        ModelError::new(
-            ModelErrorKind::Broken,
-            format!("the provider could not be reached: {}", chain(&error)),
-        )
-    })?;
+    let broken = |reason: &str| {
+        ModelError::new(ModelErrorKind::Broken, format!("the provider could not be reached: {reason}"))
+    };
+    let response = tokio::time::timeout(SILENCE, request.send()).await;
+    let response = response.map_err(|_| broken("it did not answer in time"))?;
+    let response = response.map_err(|error| broken(&chain(&error)))?;
     if response.status().is_success() {
         Ok(response)
     } else {
@@ -187,14 +203,7 @@ async fn send(endpoint: &Endpoint, body: Value) -> Result<reqwest::Response, Mod
 async fn refusal(response: reqwest::Response, key: Option<&SecretString>) -> ModelError {
     let status = response.status().as_u16();
     let headers = response.headers().clone();
-    let mut body = Vec::new();
-    let mut chunks = response.bytes_stream();
-    while let Some(Ok(chunk)) = chunks.next().await {
-        body.extend_from_slice(&chunk);
-        if body.len() > MAX_ERROR_BODY {
-            break;
-        }
-    }
+    let body = silence::beginning(response.bytes_stream(), MAX_ERROR_BODY, ERROR_BODY).await;
     // Before anything of it is cut.
     let body = masked(&String::from_utf8_lossy(&body), key);
     classify::refused(status, &headers, body.as_bytes(), jiff::Timestamp::now())

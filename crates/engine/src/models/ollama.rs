@@ -11,8 +11,9 @@ use sse_stream::Sse;
 
 use super::blocks::{Blocks, Prose, given_id, whole_call};
 use super::classify;
-use super::http::{Decoder, Endpoint, Framing, call, insert};
+use super::http::{Body, Decoder, Endpoint, Framing, call, insert};
 use super::media::{self, OLLAMA, Sendable, is_blank};
+use super::openai::Tool;
 use super::profile::{Effort, Profile, Thinking};
 use super::{
     Answer, Block, ChatModel, Content, Message, ModelError, ModelErrorKind, Part, Parts, Request, StopCause,
@@ -50,11 +51,11 @@ impl ChatModel for Ollama {
     }
 
     fn ask(&self, request: &Request<'_>) -> Parts {
-        call(self.endpoint.clone(), body(&self.profile, request), Decoding::default())
+        call(self.endpoint.clone(), &body(&self.profile, request), Decoding::default())
     }
 }
 
-fn body(profile: &Profile, request: &Request<'_>) -> Value {
+fn body<'a>(profile: &Profile, request: &Request<'a>) -> Body<Vec<Tool<'a>>> {
     let mut body = json!({
         "model": profile.model,
         "stream": true,
@@ -73,18 +74,8 @@ fn body(profile: &Profile, request: &Request<'_>) -> Value {
         insert(&mut body, "think", think);
     }
     // There is no way to forbid calls but not to tell of the tools.
-    if request.may_call && !request.tools.is_empty() {
-        let tools = request.tools.iter().map(|tool| {
-            json!({
-                "type": "function",
-                "function": {
-                    "name": tool.name, "description": tool.description, "parameters": tool.input_schema,
-                },
-            })
-        });
-        insert(&mut body, "tools", tools.collect());
-    }
-    body
+    let tools = Tool::all(request.tools).filter(|_| request.may_call);
+    Body { fields: body, tools }
 }
 
 /// How the model is to think (<https://docs.ollama.com/capabilities/thinking>). Models that cannot are not asked: the

@@ -4,10 +4,15 @@ use futures::StreamExt as _;
 use pretty_assertions::assert_eq;
 use strict_provider::{Reply, StrictProvider};
 
-use super::super::ToolSpec;
 use super::super::decoding::{self, error, told};
 use super::super::media::tests::{image, pdf, plain};
+use super::super::{ToldTool, ToolSpec};
 use super::*;
+
+/// The body of a request, as it is read.
+fn body(profile: &Profile, request: &Request<'_>) -> Value {
+    json!(super::body(profile, request))
+}
 
 /// A stream after the vendor's pages on chats, thinking and streaming (<https://docs.ollama.com/api/chat>,
 /// <https://docs.ollama.com/capabilities/thinking>, <https://docs.ollama.com/capabilities/streaming>).
@@ -50,7 +55,7 @@ fn answer(stream: &str) -> Answer {
     decoding::answer(stream, Decoding::default())
 }
 
-fn request<'a>(messages: &'a [Message], tools: &'a [ToolSpec]) -> Request<'a> {
+fn request<'a>(messages: &'a [Message], tools: &'a [ToldTool]) -> Request<'a> {
     Request {
         system: "Be brief.",
         messages,
@@ -113,7 +118,8 @@ fn the_whole_request_is_as_documented() {
         name: "look".into(),
         description: "Looks.".into(),
         input_schema: json!({"type": "object"}),
-    }];
+    }
+    .into()];
     let expected = json!({
         "model": "qwen3",
         "stream": true,
@@ -250,7 +256,7 @@ fn a_server_is_addressed_as_the_vendors_sdk_does() {
 async fn ask(provider: &StrictProvider, name: &str, messages: &[Message]) -> Answer {
     let model = Ollama::new(&provider.base_url(), Profile::test(name), None);
     let input_schema = json!({"type": "object", "properties": {}});
-    let tools = [ToolSpec { name: "look".into(), description: "Looks.".into(), input_schema }];
+    let tools = [ToolSpec { name: "look".into(), description: "Looks.".into(), input_schema }.into()];
     match model.ask(&request(messages, &tools)).collect::<Vec<_>>().await.pop() {
         Some(Ok(Part::Done(answer))) => answer,
         other => panic!("{other:?}\n{messages:#?}"),

@@ -5,14 +5,16 @@ mod decoding;
 use contract::content::MediaKind;
 use reqwest::header::AUTHORIZATION;
 use secrecy::SecretString;
+use serde::Serialize;
+use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
 use self::decoding::Decoding;
-use super::http::{Endpoint, call, insert};
+use super::http::{Body, Endpoint, call, insert};
 use super::media::{self, PDF, Sendable, is_blank};
 use super::profile::{Effort, Profile, Thinking};
-use super::{Block, ChatModel, Content, Message, Parts, Request, ToolReply, ToolSpec, ToolUse};
+use super::{Block, ChatModel, Content, Message, Parts, Request, ToldTool, ToolReply, ToolUse};
 
 /// A model that speaks OpenAI Chat Completions.
 pub(super) struct OpenAi {
@@ -63,11 +65,11 @@ impl ChatModel for OpenAi {
     }
 
     fn ask(&self, request: &Request<'_>) -> Parts {
-        call(self.endpoint.clone(), body(self.dialect, &self.profile, request), Decoding::default())
+        call(self.endpoint.clone(), &body(self.dialect, &self.profile, request), Decoding::default())
     }
 }
 
-fn body(dialect: Dialect, profile: &Profile, request: &Request<'_>) -> Value {
+fn body<'a>(dialect: Dialect, profile: &Profile, request: &Request<'a>) -> Body<Vec<Tool<'a>>> {
     let mut messages = vec![json!({"role": "system", "content": request.system})];
     messages.extend(request.messages.iter().flat_map(|each| message(&profile.model, each)));
     let mut body = json!({
@@ -86,11 +88,8 @@ fn body(dialect: Dialect, profile: &Profile, request: &Request<'_>) -> Value {
         // Local servers refuse a bound that does not fit into the window beside the prompt, and know their own.
         (Dialect::Compatible, None) => {}
     }
-    if !request.tools.is_empty() {
-        insert(&mut body, "tools", request.tools.iter().map(tool).collect());
-        if !request.may_call {
-            insert(&mut body, "tool_choice", json!("none"));
-        }
+    if !request.tools.is_empty() && !request.may_call {
+        insert(&mut body, "tool_choice", json!("none"));
     }
     // A question beside the conversation is to be answered and not pondered.
     let effort = match (profile.thinking, request.thinking, request.may_call) {
@@ -101,7 +100,7 @@ fn body(dialect: Dialect, profile: &Profile, request: &Request<'_>) -> Value {
     if let Some(effort) = effort {
         insert(&mut body, "reasoning_effort", json!(effort));
     }
-    body
+    Body { fields: body, tools: Tool::all(request.tools) }
 }
 
 /// `key` as the vendor takes it: "Expected a string with maximum length 64".
@@ -113,10 +112,30 @@ pub(super) fn cache_key(key: &str) -> String {
     Sha256::digest(key).iter().map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().concat()
 }
 
-fn tool(tool: &ToolSpec) -> Value {
-    let function =
-        json!({"name": tool.name, "description": tool.description, "parameters": tool.input_schema});
-    json!({"type": "function", "function": function})
+/// A tool in this protocol's form, and in Ollama's.
+#[derive(Serialize)]
+#[serde(tag = "type", rename = "function")]
+pub(super) struct Tool<'a> {
+    function: Function<'a>,
+}
+
+#[derive(Serialize)]
+struct Function<'a> {
+    name: &'a str,
+    description: &'a str,
+    parameters: &'a RawValue,
+}
+
+impl<'a> Tool<'a> {
+    /// The tools; none where there are none.
+    pub(super) fn all(tools: &'a [ToldTool]) -> Option<Vec<Self>> {
+        let function = |ToldTool { name, description, input_schema }: &'a ToldTool| Function {
+            name,
+            description,
+            parameters: input_schema,
+        };
+        (!tools.is_empty()).then(|| tools.iter().map(|tool| Self { function: function(tool) }).collect())
+    }
 }
 
 fn message(model: &str, message: &Message) -> Vec<Value> {

@@ -6,8 +6,13 @@ use pretty_assertions::assert_eq;
 use super::super::decoding::{answer, error, told};
 use super::super::media::tests::{image, pdf, plain};
 use super::super::profile::Effort;
-use super::super::{ModelErrorKind, StopCause, Tokens};
+use super::super::{ModelErrorKind, StopCause, Tokens, ToolSpec};
 use super::*;
+
+/// The body of a request, as it is read.
+fn body(dialect: Dialect, profile: &Profile, request: &Request<'_>) -> Value {
+    json!(super::body(dialect, profile, request))
+}
 
 /// A stream after the vendor's documentation: text, two calls whose arguments come in parts, and the usage in a
 /// chunk of its own.
@@ -276,7 +281,8 @@ fn a_whole_request_is_in_the_vendors_form_or_in_that_of_compatible_servers() {
         name: "read_file".into(),
         description: "Reads.".into(),
         input_schema: json!({"type": "object"}),
-    }];
+    }
+    .into()];
     let messages = [Message::user("hi")];
     let request = Request {
         system: "Be brief.",

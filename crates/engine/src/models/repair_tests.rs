@@ -383,7 +383,7 @@ fn responses(name: &str, provider: &StrictProvider) -> Responses {
 
 async fn ask(model: &dyn ChatModel, messages: &[Message], thinking: bool) -> Answer {
     let input_schema = json!({"type": "object", "properties": {}});
-    let tools = [ToolSpec { name: "look".into(), description: "Looks.".into(), input_schema }];
+    let tools = [ToolSpec { name: "look".into(), description: "Looks.".into(), input_schema }.into()];
     let request = Request {
         system: "Be brief.",
         messages,

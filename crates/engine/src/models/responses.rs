@@ -6,14 +6,16 @@ mod decoding;
 use contract::content::MediaKind;
 use reqwest::header::AUTHORIZATION;
 use secrecy::SecretString;
+use serde::Serialize;
+use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
 use self::decoding::Decoding;
-use super::http::{Endpoint, call, insert};
+use super::http::{Body, Endpoint, call, insert};
 use super::media::{self, PDF, Sendable, is_blank};
 use super::openai::cache_key;
 use super::profile::{Effort, Profile, Thinking};
-use super::{Block, ChatModel, Content, Message, Parts, Request, ToolReply};
+use super::{Block, ChatModel, Content, Message, Parts, Request, ToldTool, ToolReply};
 use crate::sabotage::{self, Saboteur};
 
 /// The least bound of an answer that the provider takes
@@ -50,11 +52,11 @@ impl ChatModel for Responses {
     }
 
     fn ask(&self, request: &Request<'_>) -> Parts {
-        call(self.endpoint.clone(), body(&self.profile, request), Decoding::default())
+        call(self.endpoint.clone(), &body(&self.profile, request), Decoding::default())
     }
 }
 
-fn body(profile: &Profile, request: &Request<'_>) -> Value {
+fn body<'a>(profile: &Profile, request: &Request<'a>) -> Body<Vec<Tool<'a>>> {
     let max_output = request.max_output.unwrap_or(profile.max_output).min(profile.max_output);
     let mut body = json!({
         "model": profile.model,
@@ -66,13 +68,6 @@ fn body(profile: &Profile, request: &Request<'_>) -> Value {
         "prompt_cache_key": cache_key(request.cache_key),
     });
     if !request.tools.is_empty() {
-        let tools = request.tools.iter().map(|tool| {
-            json!({
-                "type": "function", "name": tool.name, "description": tool.description,
-                "parameters": tool.input_schema, "strict": false,
-            })
-        });
-        insert(&mut body, "tools", tools.collect());
         insert(&mut body, "parallel_tool_calls", json!(true));
         if !request.may_call {
             insert(&mut body, "tool_choice", json!("none"));
@@ -91,7 +86,25 @@ fn body(profile: &Profile, request: &Request<'_>) -> Value {
     if let Some(effort) = effort {
         insert(&mut body, "reasoning", json!({"effort": effort, "summary": "auto"}));
     }
-    body
+    let tools = request.tools.iter().map(|ToldTool { name, description, input_schema }| Tool {
+        kind: "function",
+        name,
+        description,
+        parameters: input_schema,
+        strict: false,
+    });
+    let tools = (!request.tools.is_empty()).then(|| tools.collect());
+    Body { fields: body, tools }
+}
+
+#[derive(Serialize)]
+struct Tool<'a> {
+    #[serde(rename = "type")]
+    kind: &'static str,
+    name: &'a str,
+    description: &'a str,
+    parameters: &'a RawValue,
+    strict: bool,
 }
 
 fn items(model: &str, message: &Message) -> Vec<Value> {

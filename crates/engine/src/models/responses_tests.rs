@@ -9,6 +9,11 @@ use super::super::profile::Effort;
 use super::super::{Answer, ModelErrorKind, StopCause, Tokens, ToolSpec, ToolUse};
 use super::*;
 
+/// The body of a request, as it is read.
+fn body(profile: &Profile, request: &Request<'_>) -> Value {
+    json!(super::body(profile, request))
+}
+
 /// A stream after the vendor's documentation: reasoning with a summary of two parts, a remark, and two calls whose
 /// events are mixed.
 const STREAM: &str = r#"event: response.created
@@ -283,7 +288,8 @@ fn a_whole_request_has_the_documented_form() {
         name: "read_file".into(),
         description: "Reads.".into(),
         input_schema: json!({"type": "object"}),
-    }];
+    }
+    .into()];
     let messages = [Message::user("hi")];
     let full = Request {
         tools: &tools,

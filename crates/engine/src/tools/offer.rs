@@ -14,7 +14,7 @@ use sha2::{Digest as _, Sha256};
 
 use super::Tool;
 use super::tool_search::NAME as TOOL_SEARCH;
-use crate::models::{Answer, Block, Message, ToolSpec, ToolUse, estimate, normalised_schema};
+use crate::models::{Answer, Block, Message, ToldTool, ToolSpec, ToolUse, estimate, normalised_schema};
 use crate::sabotage::{self, Saboteur};
 
 /// By this a model calls a tool that it found: `{"tool", "input"}`.
@@ -30,7 +30,7 @@ const MAX_DESCRIPTION: usize = 1_024;
 #[derive(Debug, Default)]
 pub(crate) struct Offer {
     /// As they go over the wire.
-    specs: Vec<ToolSpec>,
+    specs: Vec<ToldTool>,
     /// Of each tool that is told of by itself: its name on the wire, and ours.
     told: BTreeMap<String, String>,
     /// Our names of those that must be searched for.
@@ -55,7 +55,7 @@ impl Offer {
             return whole;
         }
         let mut offer = Self::of(own);
-        offer.specs.push(tool_call());
+        offer.specs.push(tool_call().into());
         offer.tokens = estimate::tools(&offer.specs);
         offer.searched = servers.into_iter().map(|(spec, _)| spec.name.clone()).collect();
         offer
@@ -75,7 +75,7 @@ impl Offer {
                 None => spec.description.clone(),
             };
             let input_schema = normalised_schema(&spec.input_schema);
-            offer.specs.push(ToolSpec { name: name.clone(), description, input_schema });
+            offer.specs.push(ToolSpec { name: name.clone(), description, input_schema }.into());
             offer.told.insert(name, spec.name.clone());
         }
         offer.tokens = estimate::tools(&offer.specs);
@@ -83,7 +83,7 @@ impl Offer {
     }
 
     /// What the model is told.
-    pub(crate) fn specs(&self) -> &[ToolSpec] {
+    pub(crate) fn specs(&self) -> &[ToldTool] {
         &self.specs
     }
 

@@ -6,7 +6,7 @@ use super::Learner;
 use crate::agent::aside::whole;
 use crate::agent::budget::room_beside;
 use crate::brain::Spent;
-use crate::models::{Answer, Message, ModelError, Request, Route, StopCause, Tokens, ToolSpec, estimate};
+use crate::models::{Answer, Message, ModelError, Request, Route, StopCause, Tokens, ToldTool, estimate};
 
 /// How long an answer is waited for.
 const DEADLINE: Duration = Duration::from_mins(3);
@@ -17,7 +17,7 @@ const MAX_ANSWER: u64 = 4_000;
 pub(super) struct Question<'a> {
     pub(super) system: &'a str,
     pub(super) messages: &'a [Message],
-    pub(super) tools: &'a [ToolSpec],
+    pub(super) tools: &'a [ToldTool],
     pub(super) cache_key: &'a str,
 }
 

@@ -33,7 +33,7 @@ pub enum ExportError {
 
 /// Writes the document of the brain in `file`, as it is now.
 pub(super) fn write(file: &Path, to: &mut dyn Write) -> Result<(), ExportError> {
-    let reader = crate::brain::reader(file, 1024)?;
+    let reader = crate::brain::readers::reader(file, 1024)?;
     // All reads in one transaction see one moment.
     let snapshot = reader.unchecked_transaction()?;
     let mut document = Document { reader: &snapshot, to, steps: Places::default() };

@@ -52,9 +52,14 @@ fn can_be_marked(block: &Value) -> bool {
     !matches!(block["type"].as_str(), Some("thinking" | "redacted_thinking"))
 }
 
-/// Marks a block of a message, of the system's text, or a tool.
+/// Marks a block of a message, or of the system's text.
 pub(super) fn mark_block(block: &mut Value) {
-    insert(block, "cache_control", json!({"type": "ephemeral"}));
+    insert(block, "cache_control", control());
+}
+
+/// What a mark is: the `cache_control` of what is marked.
+pub(super) fn control() -> Value {
+    json!({"type": "ephemeral"})
 }
 
 #[cfg(test)]

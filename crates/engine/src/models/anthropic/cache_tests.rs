@@ -70,7 +70,7 @@ fn a_step_of_many_blocks_is_marked_in_between_but_never_on_reasoning() {
 /// Asks a model with a system's text that is long enough to be kept.
 async fn ask(model: &Anthropic, messages: &[Message]) -> Answer {
     let input_schema = json!({"type": "object", "properties": {}});
-    let tools = [ToolSpec { name: "look".into(), description: "Looks.".into(), input_schema }];
+    let tools = [ToolSpec { name: "look".into(), description: "Looks.".into(), input_schema }.into()];
     let request = Request {
         system: &"Be brief. ".repeat(1_000),
         messages,
