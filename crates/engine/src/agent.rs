@@ -40,7 +40,6 @@ mod telling;
 mod thread;
 mod transfer;
 mod turn;
-mod watched;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use contract::MessageId;
 use contract::event::{Event, Lifecycle};
+use futures::StreamExt as _;
 
 use super::asking::{Asking, Remedy};
 use super::ending;
 use super::run::{Stopped, TurnRun};
 use super::telling::Tell;
-use super::watched::Watched;
 use crate::brain::WriteError;
 use crate::brain::steps::Step;
 use crate::models::{
@@ -137,12 +137,11 @@ impl TurnRun {
         number: u32,
         bound: Option<u64>,
     ) -> Result<Result<Answer, ModelError>, Stopped> {
-        let means = self.life.means.clone();
         self.telling.begin_attempt();
         let repaired = self.repaired(self.conversation().messages());
         let messages =
             repaired.as_ref().map_or(self.conversation().messages(), |repaired| &repaired.messages);
-        let parts = route.model.ask(&Request {
+        let mut parts = route.model.ask(&Request {
             system: &sabotage::busted(self.system()),
             messages: &self.offer().sent(messages),
             tools: self.offer().specs(),
@@ -151,8 +150,7 @@ impl TurnRun {
             may_call: true,
             cache_key: self.life.recorder.channel().task_id().as_str(),
         });
-        let mut watched = Watched::new(parts, &*means.clock);
-        while let Some(part) = self.attend(watched.next()).await? {
+        while let Some(part) = self.attend(parts.next()).await? {
             match part {
                 Ok(Part::Done(answer)) => {
                     let answer = self.offer().received(answer);

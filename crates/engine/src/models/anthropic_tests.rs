@@ -139,9 +139,34 @@ fn errors_in_the_stream_are_told_apart() {
         assert_eq!(error.kind, expected, "{kind}");
         assert!(error.message.contains("Overloaded"));
     }
-    for data in ["{", "[]", "{}", r#"{"type":"content_block_delta","index":0}"#] {
+    for data in [
+        "{",
+        "[]",
+        "{}",
+        r#"{"type":"content_block_delta","index":0}"#,
+        r#"{"type":"content_block_delta","index":0,"delta":{"type":"text_delta"}}"#,
+        r#"{"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":1}}"#,
+        r#"{"type":"content_block_delta","index":0,"delta":{"text":"of no type"}}"#,
+        r#"{"type":"message_start"}"#,
+        r#"{"type":"message_start","message":"no object"}"#,
+        r#"{"type":"message_delta","delta":{"stop_reason":1}}"#,
+    ] {
         assert_eq!(error(&format!("data: {data}\n\n"), Decoding::default()).kind, Broken, "{data}");
     }
+}
+
+#[test]
+fn what_is_of_no_type_of_ours_may_have_any_form() {
+    let foreign = [
+        json!({"type": "of_the_future", "message": "no object", "delta": 1, "usage": []}),
+        json!({"type": "content_block_delta", "index": 2, "delta": {"type": "of_the_future", "text": {"a": 1}}}),
+    ];
+    let foreign: Vec<String> = foreign.iter().map(|event| format!("data: {event}\n\n")).collect();
+    let (before, after) = STREAM.split_once("event: message_delta").unwrap();
+    let with_foreign = format!("{before}{}event: message_delta{after}", foreign.concat());
+    assert_eq!(told(&with_foreign, Decoding::default), told(STREAM, Decoding::default));
+    let data = json!({"type": "error", "message": "no object", "error": {"type": "overloaded_error"}});
+    assert_eq!(error(&format!("data: {data}\n\n"), Decoding::default()).kind, ModelErrorKind::Busy);
 }
 
 #[test]

@@ -5,13 +5,13 @@ use std::convert::Infallible;
 use bytes::Bytes;
 use futures::{FutureExt as _, StreamExt as _};
 
-use super::http::{Decoder, decode};
+use super::http::{Decoder, Decoding};
 use super::{Answer, Block, ModelError, Part};
 
 /// What `decoder` makes of `pieces`. All of them are there at once, so it never waits.
 fn decoded<D: Decoder>(pieces: Vec<Bytes>, decoder: D) -> Vec<Result<Part, ModelError>> {
     let pieces = futures::stream::iter(pieces.into_iter().map(Ok::<_, Infallible>));
-    decode(pieces, decoder).collect::<Vec<_>>().now_or_never().unwrap()
+    Decoding::new(pieces, decoder, None).collect::<Vec<_>>().now_or_never().unwrap()
 }
 
 /// What a stream says, after making sure that it says the same however it is cut: whole, byte by byte, and in two

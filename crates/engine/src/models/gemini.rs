@@ -12,11 +12,10 @@ use secrecy::SecretString;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
-use sse_stream::Sse;
 
 use super::blocks::{Blocks, Prose, given_id, whole_call};
 use super::classify;
-use super::http::{Body, Decoder, Endpoint, call, ended_early, insert};
+use super::http::{Body, Decoder, Endpoint, call, ended_early, insert, no_known_form};
 use super::media::{self, GEMINI, PDF, Sendable, is_blank};
 use super::profile::{Effort, Profile, Thinking};
 use super::{
@@ -291,7 +290,8 @@ struct SaidPart {
     #[serde(default)]
     thought: bool,
     thought_signature: Option<String>,
-    function_call: Option<FunctionCall>,
+    /// Boxed, as few have it and each part is moved about.
+    function_call: Option<Box<FunctionCall>>,
 }
 
 #[derive(Deserialize)]
@@ -326,10 +326,8 @@ struct Decoding {
 }
 
 impl Decoder for Decoding {
-    fn event(&mut self, event: &Sse, parts: &mut VecDeque<Part>) -> Result<(), ModelError> {
-        let Some(data) = event.data.as_deref() else { return Ok(()) };
-        let chunk: Chunk = serde_json::from_str(data)
-            .map_err(|error| broken(format!("the provider sent a chunk of no known form: {error}")))?;
+    fn event(&mut self, data: &str, parts: &mut VecDeque<Part>) -> Result<(), ModelError> {
+        let chunk: Chunk = serde_json::from_str(data).map_err(|error| no_known_form(&error))?;
         if let Some(error) = chunk.error {
             return Err(classify::broken_off(&json!({"error": error})));
         }
@@ -366,7 +364,7 @@ impl Decoder for Decoding {
 impl Decoding {
     fn part(&mut self, part: SaidPart, parts: &mut VecDeque<Part>) {
         if let Some(call) = part.function_call {
-            let FunctionCall { id, name, args } = call;
+            let FunctionCall { id, name, args } = *call;
             return self.blocks.call(whole_call(id, name, args, part.thought_signature), parts);
         }
         let prose = if part.thought { Prose::Thinking } else { Prose::Text };

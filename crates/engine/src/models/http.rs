@@ -4,26 +4,25 @@ mod framing;
 mod silence;
 
 use std::collections::VecDeque;
+use std::pin::Pin;
 use std::sync::LazyLock;
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
 use futures::{Stream, StreamExt as _, TryStreamExt as _};
 use reqwest::header::{CONTENT_TYPE, HeaderName};
 use secrecy::{ExposeSecret as _, SecretString};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use sse_stream::Sse;
 
 use super::{Answer, ModelError, ModelErrorKind, Part, Parts, Tokens, classify};
 use framing::Events;
 pub(super) use framing::Framing;
+use silence::{SILENCE, Watched};
 
 /// How long a provider may take to accept a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long a provider may be silent, before its first byte or between two: a model that thinks hard sends
-/// pings or nothing for minutes.
-const SILENCE: Duration = Duration::from_mins(5);
 /// How much of a refusal's body is read, and for how long: its status alone tells most.
 const MAX_ERROR_BODY: usize = 64 * 1024;
 const ERROR_BODY: Duration = Duration::from_secs(10);
@@ -60,15 +59,15 @@ pub(super) struct Body<T> {
 }
 
 /// Reads the events of one answer. Pure: what it is given is all it knows.
-pub(super) trait Decoder: Send + 'static {
+pub(super) trait Decoder: Send + Unpin + 'static {
     /// How the provider marks its events.
     const FRAMING: Framing = Framing::Sse;
 
-    /// Takes one event of the stream and adds the parts that it makes.
+    /// Takes the data of one event of the stream, which are never blank, and adds the parts that it makes.
     ///
     /// # Errors
     /// An error that the provider reports in its stream, or an event that makes no sense.
-    fn event(&mut self, event: &Sse, parts: &mut VecDeque<Part>) -> Result<(), ModelError>;
+    fn event(&mut self, data: &str, parts: &mut VecDeque<Part>) -> Result<(), ModelError>;
 
     /// The answer, where nothing but the end of the stream says that it is whole; `parts` are those that come
     /// before [`Part::Done`].
@@ -88,6 +87,23 @@ pub(super) fn ended_early() -> ModelError {
     ModelError::new(ModelErrorKind::Broken, "the provider's stream ended without its end mark")
 }
 
+/// What tells of which type an event is, whatever else is in it.
+#[derive(Deserialize)]
+pub(super) struct Typed<K> {
+    #[serde(rename = "type")]
+    pub(super) kind: K,
+}
+
+/// The failure of an event that is not of the form that its type has.
+pub(super) fn no_known_form(what: &dyn std::fmt::Display) -> ModelError {
+    ModelError::new(ModelErrorKind::Broken, format!("the provider sent an event of no known form: {what}"))
+}
+
+/// A field that the type of an event has.
+pub(super) fn needed<T>(field: Option<T>, name: &str) -> Result<T, ModelError> {
+    field.ok_or_else(|| no_known_form(&format!("`{name}` is missing")))
+}
+
 /// Sets a field of a request's body.
 pub(super) fn insert(body: &mut Value, field: &str, value: Value) {
     if let Value::Object(fields) = body {
@@ -102,68 +118,96 @@ pub(super) fn call<D: Decoder, T: Serialize>(endpoint: Endpoint, body: &Body<T>,
     });
     let open = async move {
         let response = send(&endpoint, body?).await?;
-        let key = endpoint.key;
-        let parts = decode(silence::broken_off(response.bytes_stream(), SILENCE), decoder);
-        Ok::<_, ModelError>(parts.map_err(move |error| {
-            let message = masked(&error.message, key.as_ref());
-            ModelError { message, ..error }
-        }))
+        let body = Box::pin(response.bytes_stream());
+        Ok::<_, ModelError>(Decoding::new(body, decoder, endpoint.key))
     };
     futures::stream::once(open).try_flatten().boxed()
 }
 
-/// Reads the bytes of an answer, however they are cut into pieces.
-pub(super) fn decode<D, E>(
-    bytes: impl Stream<Item = Result<Bytes, E>> + Send + 'static,
+/// An answer that comes, however its bytes are cut into pieces.
+pub(super) struct Decoding<B, D> {
+    body: Watched<B>,
+    events: Events,
     decoder: D,
-) -> impl Stream<Item = Result<Part, ModelError>> + Send
+    /// What has been read and not been given out.
+    parts: VecDeque<Part>,
+    /// What is kept out of what the provider says.
+    key: Option<SecretString>,
+    state: State,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum State {
+    Reading,
+    /// The body has ended; what has come of it is read.
+    AtEnd,
+    /// Nothing more is given out.
+    Over,
+}
+
+impl<B, D, E> Decoding<B, D>
 where
+    B: Stream<Item = Result<Bytes, E>> + Unpin,
     D: Decoder,
     E: std::error::Error + Send + Sync + 'static,
 {
-    let events = framing::events(bytes, D::FRAMING);
-    let decoding = Decoding { events, decoder, parts: VecDeque::new(), done: false };
-    futures::stream::unfold(decoding, |mut decoding| async move {
-        if decoding.done {
-            return None;
-        }
-        let next = decoding.next().await;
-        decoding.done = matches!(next, Ok(Part::Done(_)) | Err(_));
-        Some((next, decoding))
-    })
-}
-
-struct Decoding<D> {
-    events: Events,
-    decoder: D,
-    parts: VecDeque<Part>,
-    done: bool,
-}
-
-impl<D: Decoder> Decoding<D> {
-    /// The next part. An answer that fails tells what it has cost until then: it is billed like any other.
-    async fn next(&mut self) -> Result<Part, ModelError> {
-        let part = self.part().await;
-        part.map_err(|error| ModelError { spent: self.decoder.spent(), ..error })
+    /// Decodes `body`, whose provider was sent `key`.
+    pub(super) fn new(body: B, decoder: D, key: Option<SecretString>) -> Self {
+        let (body, events) = (Watched::new(body), Events::new(D::FRAMING));
+        Self { body, events, decoder, parts: VecDeque::new(), key, state: State::Reading }
     }
 
-    async fn part(&mut self) -> Result<Part, ModelError> {
+    fn poll_part(&mut self, context: &mut Context<'_>) -> Poll<Result<Part, ModelError>> {
+        let broken_off = |why: &dyn std::error::Error| {
+            let what = format!("the provider's stream broke off: {}", chain(why));
+            Poll::Ready(Err(ModelError::new(ModelErrorKind::Broken, what)))
+        };
         loop {
             if let Some(part) = self.parts.pop_front() {
-                return Ok(part);
+                self.body.note_progress();
+                return Poll::Ready(Ok(part));
             }
-            match self.events.next().await {
-                Some(Ok(event)) => self.decoder.event(&event, &mut self.parts)?,
-                Some(Err(error)) => {
-                    let what = format!("the provider's stream broke off: {error}");
-                    return Err(ModelError::new(ModelErrorKind::Broken, what));
-                }
-                None => {
+            match self.events.next() {
+                Ok(Some(data)) => self.decoder.event(data, &mut self.parts)?,
+                Ok(None) if self.state == State::AtEnd => {
                     let answer = self.decoder.end(&mut self.parts)?;
                     self.parts.push_back(Part::Done(answer));
                 }
+                Ok(None) => match ready!(self.body.poll_next(context)) {
+                    Some(Ok(piece)) => self.events.add(piece),
+                    Some(Err(error)) => return broken_off(&error),
+                    None => {
+                        self.state = State::AtEnd;
+                        self.events.end();
+                    }
+                },
+                Err(fault) => return broken_off(&fault),
             }
         }
+    }
+}
+
+impl<B, D, E> Stream for Decoding<B, D>
+where
+    B: Stream<Item = Result<Bytes, E>> + Unpin,
+    D: Decoder,
+    E: std::error::Error + Send + Sync + 'static,
+{
+    type Item = Result<Part, ModelError>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        if self.state == State::Over {
+            return Poll::Ready(None);
+        }
+        let part = ready!(self.poll_part(context)).map_err(|error| {
+            let message = masked(&error.message, self.key.as_ref());
+            // An answer that fails tells what it has cost until then: it is billed like any other.
+            ModelError { message, spent: self.decoder.spent(), ..error }
+        });
+        if matches!(part, Ok(Part::Done(_)) | Err(_)) {
+            self.state = State::Over;
+        }
+        Poll::Ready(Some(part))
     }
 }
 

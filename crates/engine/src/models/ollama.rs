@@ -7,17 +7,16 @@ use reqwest::header::AUTHORIZATION;
 use secrecy::SecretString;
 use serde::Deserialize;
 use serde_json::{Value, json};
-use sse_stream::Sse;
 
 use super::blocks::{Blocks, Prose, given_id, whole_call};
 use super::classify;
-use super::http::{Body, Decoder, Endpoint, Framing, call, insert};
+use super::http::{Body, Decoder, Endpoint, Framing, call, insert, no_known_form};
 use super::media::{self, OLLAMA, Sendable, is_blank};
 use super::openai::Tool;
 use super::profile::{Effort, Profile, Thinking};
 use super::{
-    Answer, Block, ChatModel, Content, Message, ModelError, ModelErrorKind, Part, Parts, Request, StopCause,
-    Tokens, ToolReply, ToolUse,
+    Answer, Block, ChatModel, Content, Message, ModelError, Part, Parts, Request, StopCause, Tokens,
+    ToolReply, ToolUse,
 };
 
 /// A model that speaks Ollama.
@@ -275,12 +274,8 @@ struct Decoding {
 impl Decoder for Decoding {
     const FRAMING: Framing = Framing::Lines;
 
-    fn event(&mut self, event: &Sse, parts: &mut VecDeque<Part>) -> Result<(), ModelError> {
-        let Some(data) = event.data.as_deref() else { return Ok(()) };
-        let chunk: Chunk = serde_json::from_str(data).map_err(|error| {
-            let what = format!("the provider sent a chunk of no known form: {error}");
-            ModelError::new(ModelErrorKind::Broken, what)
-        })?;
+    fn event(&mut self, data: &str, parts: &mut VecDeque<Part>) -> Result<(), ModelError> {
+        let chunk: Chunk = serde_json::from_str(data).map_err(|error| no_known_form(&error))?;
         if let Some(error) = chunk.error {
             return Err(classify::broken_off(&json!({"error": error})));
         }

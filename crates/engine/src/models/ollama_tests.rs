@@ -8,6 +8,7 @@ use super::super::decoding::{self, error, told};
 use super::super::media::tests::{image, pdf, plain};
 use super::super::{ToldTool, ToolSpec};
 use super::*;
+use crate::models::ModelErrorKind;
 
 /// The body of a request, as it is read.
 fn body(profile: &Profile, request: &Request<'_>) -> Value {

@@ -236,10 +236,30 @@ fn errors_in_the_stream_are_told_apart_and_cost_what_they_cost() {
     assert_eq!(error(&stream(&[too_long]), Decoding::default()).kind, ModelErrorKind::TooLong);
     let quota = json!({"type": "error", "code": "insufficient_quota", "message": "no", "param": null});
     assert_eq!(error(&stream(&[quota]), Decoding::default()).kind, ModelErrorKind::Quota);
-    for data in ["{", "[]", "{}", r#"{"type":"response.output_text.delta"}"#] {
+    for data in [
+        "{",
+        "[]",
+        "{}",
+        r#"{"type":"response.output_text.delta"}"#,
+        r#"{"type":"response.output_text.delta","delta":1}"#,
+        r#"{"type":"response.output_item.added"}"#,
+        r#"{"type":"response.completed"}"#,
+        r#"{"type":"response.completed","response":"no object"}"#,
+    ] {
         let error = error(&format!("data: {data}\n\n"), Decoding::default());
         assert_eq!(error.kind, ModelErrorKind::Broken, "{data}");
     }
+}
+
+#[test]
+fn what_is_of_no_type_of_ours_may_have_any_form() {
+    let foreign =
+        json!({"type": "response.of_the_future", "delta": {"a": 1}, "item": 1, "response": "no object"});
+    let (before, after) = STREAM.split_once("event: response.completed").unwrap();
+    let with_foreign = format!("{before}data: {foreign}\n\nevent: response.completed{after}");
+    assert_eq!(told(&with_foreign, Decoding::default), told(STREAM, Decoding::default));
+    let data = json!({"type": "error", "response": "no object", "code": "insufficient_quota"});
+    assert_eq!(error(&stream(&[data]), Decoding::default()).kind, ModelErrorKind::Quota);
 }
 
 fn profile(thinking: Thinking) -> Profile {

@@ -6,35 +6,34 @@ use contract::CallId;
 use contract::event::BlockType;
 use serde::Deserialize;
 use serde_json::Value;
-use sse_stream::Sse;
 
-use crate::models::http::Decoder;
+use crate::models::http::{Decoder, Typed, needed, no_known_form};
 use crate::models::{
-    Answer, Block, CUT_OFF, ModelError, ModelErrorKind, Part, StopCause, Tokens, ToolUse, classify,
-    tool_input,
+    Answer, Block, CUT_OFF, ModelError, Part, StopCause, Tokens, ToolUse, classify, tool_input,
 };
 
-/// An event of the stream. Types that are not listed, which the vendor may add at any time, are ignored.
+/// An event of the stream, with the fields of all its types: an enum that is told apart by a field would be read twice,
+/// and its delta four times. What few of them have is boxed, for each is moved about while it is read.
 #[derive(Deserialize)]
-#[serde(tag = "type", rename_all = "snake_case")]
-enum Event {
-    MessageStart {
-        message: Start,
-    },
-    ContentBlockStart {
-        content_block: ContentBlock,
-    },
-    ContentBlockDelta {
-        delta: Delta,
-    },
-    ContentBlockStop {},
-    MessageDelta {
-        delta: MessageDelta,
-        #[serde(default)]
-        usage: Usage,
-    },
-    MessageStop {},
-    Error {},
+struct Event {
+    #[serde(rename = "type")]
+    kind: EventKind,
+    message: Option<Box<Start>>,
+    content_block: Option<Box<ContentBlock>>,
+    delta: Option<Delta>,
+    usage: Option<Box<Usage>>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum EventKind {
+    MessageStart,
+    ContentBlockStart,
+    ContentBlockDelta,
+    ContentBlockStop,
+    MessageDelta,
+    MessageStop,
+    Error,
     #[serde(other)]
     Other,
 }
@@ -72,24 +71,30 @@ enum ContentBlock {
     Other,
 }
 
+/// More of the open block or, in a `message_delta`, of the message.
 #[derive(Deserialize)]
-#[serde(tag = "type", rename_all = "snake_case")]
-enum Delta {
-    #[serde(rename = "text_delta")]
-    Text { text: String },
-    #[serde(rename = "thinking_delta")]
-    Thinking { thinking: String },
-    #[serde(rename = "signature_delta")]
-    Signature { signature: String },
-    #[serde(rename = "input_json_delta")]
-    InputJson { partial_json: String },
-    #[serde(other)]
-    Other,
+struct Delta {
+    #[serde(rename = "type")]
+    kind: Option<DeltaKind>,
+    text: Option<String>,
+    thinking: Option<String>,
+    signature: Option<String>,
+    partial_json: Option<String>,
+    stop_reason: Option<String>,
 }
 
-#[derive(Deserialize)]
-struct MessageDelta {
-    stop_reason: Option<String>,
+#[derive(Clone, Copy, PartialEq, Eq, Deserialize)]
+enum DeltaKind {
+    #[serde(rename = "text_delta")]
+    Text,
+    #[serde(rename = "thinking_delta")]
+    Thinking,
+    #[serde(rename = "signature_delta")]
+    Signature,
+    #[serde(rename = "input_json_delta")]
+    InputJson,
+    #[serde(other)]
+    Other,
 }
 
 /// Counts are cumulative, and each may be absent.
@@ -126,22 +131,16 @@ pub(super) struct Decoding {
 }
 
 impl Decoder for Decoding {
-    fn event(&mut self, event: &Sse, parts: &mut VecDeque<Part>) -> Result<(), ModelError> {
-        let Some(data) = event.data.as_deref() else { return Ok(()) };
-        let event = serde_json::from_str(data).map_err(|error| {
-            ModelError::new(
-                ModelErrorKind::Broken,
-                format!("the provider sent an event of no known form: {error}"),
-            )
-        })?;
-        match event {
-            Event::MessageStart { message } => self.count(message.usage),
-            Event::ContentBlockStart { content_block } => self.start(content_block, parts),
-            Event::ContentBlockDelta { delta } => self.delta(delta, parts),
-            Event::ContentBlockStop {} => self.stop(parts),
-            Event::MessageDelta { delta, usage } => {
-                self.count(usage);
-                self.stop = match delta.stop_reason.as_deref() {
+    fn event(&mut self, data: &str, parts: &mut VecDeque<Part>) -> Result<(), ModelError> {
+        let Event { kind, message, content_block, delta, usage } = Event::read(data)?;
+        match kind {
+            EventKind::MessageStart => self.count(needed(message, "message")?.usage),
+            EventKind::ContentBlockStart => self.start(*needed(content_block, "content_block")?, parts),
+            EventKind::ContentBlockDelta => self.delta(needed(delta, "delta")?, parts)?,
+            EventKind::ContentBlockStop => self.stop(parts),
+            EventKind::MessageDelta => {
+                self.count(usage.as_deref().copied().unwrap_or_default());
+                self.stop = match needed(delta, "delta")?.stop_reason.as_deref() {
                     None => self.stop,
                     Some("max_tokens") => StopCause::Length,
                     Some("model_context_window_exceeded") => StopCause::ContextFull,
@@ -149,11 +148,11 @@ impl Decoder for Decoding {
                     Some(_) => StopCause::Done,
                 };
             }
-            Event::MessageStop {} => parts.push_back(Part::Done(self.answer())),
-            Event::Error {} => {
+            EventKind::MessageStop => parts.push_back(Part::Done(self.answer())),
+            EventKind::Error => {
                 return Err(classify::broken_off(&serde_json::from_str(data).unwrap_or_default()));
             }
-            Event::Other => {}
+            EventKind::Other => {}
         }
         Ok(())
     }
@@ -161,6 +160,34 @@ impl Decoder for Decoding {
     fn spent(&self) -> Tokens {
         self.usage.tokens()
     }
+}
+
+impl Event {
+    /// Reads an event. One of a type that is not listed, which the vendor may add at any time, may have any form, and so
+    /// may a delta.
+    fn read(data: &str) -> Result<Self, ModelError> {
+        serde_json::from_str(data).or_else(|error| {
+            match serde_json::from_str(data).map(|Typed { kind }| kind) {
+                Ok(kind @ (EventKind::Other | EventKind::Error)) => Ok(Self::of(kind)),
+                Ok(EventKind::ContentBlockDelta) if has_delta_of_other_type(data) => {
+                    Ok(Self::of(EventKind::Other))
+                }
+                _ => Err(no_known_form(&error)),
+            }
+        })
+    }
+
+    fn of(kind: EventKind) -> Self {
+        Self { kind, message: None, content_block: None, delta: None, usage: None }
+    }
+}
+
+fn has_delta_of_other_type(data: &str) -> bool {
+    #[derive(Deserialize)]
+    struct HasDelta {
+        delta: Typed<DeltaKind>,
+    }
+    serde_json::from_str(data).is_ok_and(|HasDelta { delta }| delta.kind == DeltaKind::Other)
 }
 
 impl Usage {
@@ -211,22 +238,28 @@ impl Decoding {
         }
     }
 
-    fn delta(&mut self, delta: Delta, parts: &mut VecDeque<Part>) {
-        match (delta, &mut self.open) {
-            (Delta::Text { text }, Some(Open::Text(all)))
-            | (Delta::Thinking { thinking: text }, Some(Open::Thinking { thinking: all, .. })) => {
-                all.push_str(&text);
-                parts.push_back(Part::Delta(text));
+    fn delta(&mut self, delta: Delta, parts: &mut VecDeque<Part>) -> Result<(), ModelError> {
+        let kind = needed(delta.kind, "type")?;
+        let (more, name) = match kind {
+            DeltaKind::Text => (delta.text, "text"),
+            DeltaKind::Thinking => (delta.thinking, "thinking"),
+            DeltaKind::Signature => (delta.signature, "signature"),
+            DeltaKind::InputJson => (delta.partial_json, "partial_json"),
+            DeltaKind::Other => return Ok(()),
+        };
+        let more = needed(more, name)?;
+        match (kind, &mut self.open) {
+            (DeltaKind::Text, Some(Open::Text(all)))
+            | (DeltaKind::Thinking, Some(Open::Thinking { thinking: all, .. })) => {
+                all.push_str(&more);
+                parts.push_back(Part::Delta(more));
             }
-            (Delta::Signature { signature }, Some(Open::Thinking { signature: all, .. })) => {
-                all.push_str(&signature);
-            }
-            (Delta::InputJson { partial_json }, Some(Open::Tool { input, .. })) => {
-                input.push_str(&partial_json);
-            }
-            // Kinds that we do not know, or a delta that does not fit its block: nothing we could show.
+            (DeltaKind::Signature, Some(Open::Thinking { signature: all, .. }))
+            | (DeltaKind::InputJson, Some(Open::Tool { input: all, .. })) => all.push_str(&more),
+            // A delta that does not fit its block: nothing we could show.
             _ => {}
         }
+        Ok(())
     }
 
     fn stop(&mut self, parts: &mut VecDeque<Part>) {

@@ -1,154 +1,191 @@
 //! How the body of an answer is cut into events, in whatever pieces it comes.
-
-use std::future::ready;
-use std::io;
+//!
+//! Ours and not a library's: what a standard says to pass over, such as a field that nobody knows, must not break an
+//! answer off, and an event is read where it lies.
 
 use bytes::Bytes;
-use futures::stream::{BoxStream, iter, once};
-use futures::{Stream, StreamExt as _, TryStreamExt as _};
-use sse_stream::{Sse, SseStream};
+use memchr::{memchr, memchr2};
 
-use super::chain;
+/// The longest line of a body and the longest event, in bytes. No vendor's models write that much in a whole answer; a
+/// server that does not end them must not fill the memory.
+const MAX_EVENT: usize = 16 * 1024 * 1024;
 
-/// The longest line of a body, in bytes. No vendor's models write that much in a whole answer; a server that does
-/// not end its lines must not fill the memory.
-const MAX_LINE: usize = 16 * 1024 * 1024;
+/// It may stand before the first line, and says nothing.
+const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
 /// How a provider marks where an event of its stream ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) enum Framing {
-    /// Server-sent events (<https://html.spec.whatwg.org/multipage/server-sent-events.html>).
+    /// Server-sent events
+    /// (<https://html.spec.whatwg.org/multipage/server-sent-events.html#event-stream-interpretation>).
     Sse,
-    /// A JSON value on each line; it is given as the data of an event.
+    /// A JSON value on each line, which is the data of an event.
     Lines,
 }
 
-/// The events of a body, or why it broke off.
-pub(super) type Events = BoxStream<'static, Result<Sse, String>>;
+/// Why a body cannot be read on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum Fault {
+    #[error("a line or an event has more than {MAX_EVENT} bytes")]
+    TooLong,
+    #[error("a line is not UTF-8")]
+    NotUtf8,
+}
 
-/// Cuts `bytes` into events. The last line of a body may lack its end.
-pub(super) fn events<E>(
-    bytes: impl Stream<Item = Result<Bytes, E>> + Send + 'static,
+/// The events of a body. Only their data counts: the vendors name the type of an event in it too.
+pub(super) struct Events {
+    lines: Lines,
+    event: Event,
+}
+
+impl Events {
+    pub(super) fn new(framing: Framing) -> Self {
+        Self { lines: Lines::new(framing), event: Event::new(framing) }
+    }
+
+    /// Adds a piece of the body, once [`Events::next`] has no more of the one before.
+    pub(super) fn add(&mut self, piece: Bytes) {
+        self.lines.add(piece);
+    }
+
+    /// Adds the end of the body: the last event may lack its own.
+    pub(super) fn end(&mut self) {
+        self.add(Bytes::from_static(b"\n\n"));
+    }
+
+    /// The data of the next event, never blank; none before another piece is added.
+    ///
+    /// # Errors
+    /// See [`Fault`].
+    pub(super) fn next(&mut self) -> Result<Option<&str>, Fault> {
+        self.event.forget_told();
+        while let Some(line) = self.lines.next()? {
+            if self.event.is_whole_with(line)? {
+                return Ok(Some(&self.event.data));
+            }
+        }
+        Ok(None)
+    }
+}
+
+/// The lines of a body.
+struct Lines {
     framing: Framing,
-) -> Events
-where
-    E: std::error::Error + Send + Sync + 'static,
-{
-    let bytes = bounded(bytes, MAX_LINE);
-    let ended = |end: &'static [u8]| once(ready(Ok(Bytes::from_static(end))));
-    match framing {
-        Framing::Sse => {
-            SseStream::from_bytes_stream(bytes.chain(ended(b"\n\n"))).map_err(|error| chain(&error)).boxed()
-        }
-        Framing::Lines => lines(bytes.chain(ended(b"\n"))).boxed(),
-    }
+    piece: Bytes,
+    /// How much of the piece has been read.
+    read: usize,
+    /// The line that earlier pieces began.
+    begun: Vec<u8>,
+    /// Whether that line was given out.
+    is_told: bool,
+    /// Whether the last line ended with CR: an LF that follows belongs to it.
+    after_cr: bool,
 }
 
-/// Fails where a line becomes longer than `most` bytes.
-fn bounded<E>(
-    bytes: impl Stream<Item = Result<Bytes, E>>,
-    most: usize,
-) -> impl Stream<Item = io::Result<Bytes>>
-where
-    E: std::error::Error + Send + Sync + 'static,
-{
-    let mut line = 0;
-    bytes.map(move |piece| {
-        let piece = piece.map_err(io::Error::other)?;
-        line = match piece.iter().rev().position(|byte| *byte == b'\n') {
-            Some(behind) => behind,
-            None => line + piece.len(),
+impl Lines {
+    const fn new(framing: Framing) -> Self {
+        let piece = Bytes::new();
+        Self { framing, piece, read: 0, begun: Vec::new(), is_told: false, after_cr: false }
+    }
+
+    fn add(&mut self, piece: Bytes) {
+        (self.piece, self.read) = (piece, 0);
+    }
+
+    /// The next line, without its end; none where the piece has no more ends.
+    fn next(&mut self) -> Result<Option<&[u8]>, Fault> {
+        if std::mem::take(&mut self.is_told) {
+            self.begun.clear();
+        }
+        if let Some(first) = self.piece.get(self.read)
+            && std::mem::take(&mut self.after_cr)
+            && *first == b'\n'
+        {
+            self.read += 1;
+        }
+        let rest = self.piece.get(self.read..).unwrap_or_default();
+        let end = match self.framing {
+            Framing::Sse => memchr2(b'\n', b'\r', rest),
+            Framing::Lines => memchr(b'\n', rest),
         };
-        if line > most {
-            return Err(io::Error::other(format!("a line has more than {most} bytes")));
+        let line = rest.get(..end.unwrap_or(rest.len())).unwrap_or_default();
+        if self.begun.len() + line.len() > MAX_EVENT {
+            return Err(Fault::TooLong);
         }
-        Ok(piece)
-    })
+        let Some(end) = end else {
+            self.begun.extend_from_slice(line);
+            self.read = self.piece.len();
+            return Ok(None);
+        };
+        self.after_cr = rest.get(end) == Some(&b'\r');
+        self.read += end + 1;
+        if self.begun.is_empty() {
+            return Ok(Some(line));
+        }
+        self.begun.extend_from_slice(line);
+        self.is_told = true;
+        Ok(Some(&self.begun))
+    }
 }
 
-fn lines(bytes: impl Stream<Item = io::Result<Bytes>>) -> impl Stream<Item = Result<Sse, String>> {
-    let mut begun = Vec::new();
-    let complete = bytes.map(move |piece| match piece {
-        Ok(piece) => complete(&mut begun, &piece),
-        Err(error) => vec![Err(chain(&error))],
-    });
-    complete.flat_map(iter)
+/// The event that is being read.
+struct Event {
+    framing: Framing,
+    /// Its data so far.
+    data: String,
+    /// Whether it was given out.
+    is_told: bool,
+    /// Whether no line has come yet.
+    is_first: bool,
 }
 
-/// The lines that `piece` completes, without blank ones; what it begins is kept in `begun`.
-fn complete(begun: &mut Vec<u8>, piece: &[u8]) -> Vec<Result<Sse, String>> {
-    let mut lines = Vec::new();
-    for piece in piece.split_inclusive(|byte| *byte == b'\n') {
-        begun.extend_from_slice(piece);
-        if piece.ends_with(b"\n") {
-            lines.extend(event(begun));
-            begun.clear();
+impl Event {
+    const fn new(framing: Framing) -> Self {
+        Self { framing, data: String::new(), is_told: false, is_first: true }
+    }
+
+    fn forget_told(&mut self) {
+        if std::mem::take(&mut self.is_told) {
+            self.data.clear();
         }
     }
-    lines
-}
 
-fn event(line: &[u8]) -> Option<Result<Sse, String>> {
-    match std::str::from_utf8(line) {
-        Ok(line) if line.trim().is_empty() => None,
-        Ok(line) => Some(Ok(Sse::default().data(line.trim()))),
-        Err(error) => Some(Err(error.to_string())),
+    /// Takes a line. Whether the event is whole with it, and says something.
+    fn is_whole_with(&mut self, line: &[u8]) -> Result<bool, Fault> {
+        let is_first = std::mem::take(&mut self.is_first);
+        let line = line.strip_prefix(BYTE_ORDER_MARK).filter(|_| is_first).unwrap_or(line);
+        match self.framing {
+            Framing::Sse if line.is_empty() => self.is_told = true,
+            Framing::Sse => match line.strip_prefix(b"data") {
+                Some([]) => self.add(b"")?,
+                Some([b':', b' ', value @ ..] | [b':', value @ ..]) => self.add(value)?,
+                // A comment, or a field that says nothing to us.
+                Some(_) | None => {}
+            },
+            Framing::Lines => {
+                self.add(line)?;
+                self.is_told = true;
+            }
+        }
+        if self.is_told && self.data.trim().is_empty() {
+            self.forget_told();
+        }
+        Ok(self.is_told)
+    }
+
+    /// Adds a line of data.
+    fn add(&mut self, value: &[u8]) -> Result<(), Fault> {
+        if self.data.len() + value.len() >= MAX_EVENT {
+            return Err(Fault::TooLong);
+        }
+        if !self.data.is_empty() {
+            self.data.push('\n');
+        }
+        self.data.push_str(std::str::from_utf8(value).map_err(|_| Fault::NotUtf8)?);
+        Ok(())
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use std::convert::Infallible;
-
-    use futures::FutureExt as _;
-    use pretty_assertions::assert_eq;
-
-    use super::*;
-
-    fn data(pieces: &[&'static [u8]], framing: Framing) -> Vec<Result<String, String>> {
-        let pieces: Vec<_> =
-            pieces.iter().map(|piece| Ok::<_, Infallible>(Bytes::from_static(piece))).collect();
-        let events = events(iter(pieces), framing).map_ok(|event| event.data.unwrap());
-        events.collect::<Vec<_>>().now_or_never().unwrap()
-    }
-
-    #[test]
-    fn lines_are_whole_however_they_come() {
-        let pieces: [&[u8]; 5] =
-            [b"{\"a\":\"Gr\xc3", b"\xbc\xc3\x9fe\"}\r", b"\n\n \n{\"b\"", b"", b":1}\n{\"c\":2}"];
-        assert_eq!(
-            data(&pieces, Framing::Lines),
-            [
-                Ok("{\"a\":\"Gr\u{fc}\u{df}e\"}".to_owned()),
-                Ok("{\"b\":1}".to_owned()),
-                Ok("{\"c\":2}".to_owned())
-            ]
-        );
-        assert_eq!(data(&[b"", b"\n"], Framing::Lines), []);
-        assert!(matches!(&data(&[b"{}\n\xff\n"], Framing::Lines)[..], [Ok(_), Err(_)]));
-    }
-
-    #[test]
-    fn the_last_event_may_lack_its_end() {
-        for end in ["", "\n", "\r", "\r\n", "\n\n"] {
-            let body: &'static str = format!("data: 1\n\ndata: 2{end}").leak();
-            assert_eq!(
-                data(&[body.as_bytes()], Framing::Sse),
-                [Ok("1".to_owned()), Ok("2".to_owned())],
-                "{end:?}"
-            );
-        }
-    }
-
-    #[test]
-    fn a_line_without_an_end_is_not_kept_for_ever() {
-        let kept = |pieces: &[&'static [u8]]| {
-            let pieces: Vec<_> =
-                pieces.iter().map(|piece| Ok::<_, Infallible>(Bytes::from_static(piece))).collect();
-            let kept: Vec<_> = bounded(iter(pieces), 4).collect().now_or_never().unwrap();
-            kept.into_iter().map(|piece| piece.is_ok()).collect::<Vec<_>>()
-        };
-        assert_eq!(kept(&[b"12", b"34", b"\n12", b"34", b"5"]), [true, true, true, true, false]);
-        assert_eq!(kept(&[b"123456\n12345"]), [false]);
-    }
-}
+#[path = "framing_tests.rs"]
+mod tests;

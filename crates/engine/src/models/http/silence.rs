@@ -1,13 +1,19 @@
 //! Bodies that stop coming without an end.
 
 use std::io;
-use std::pin::pin;
-use std::task::{Poll, ready};
+use std::pin::{Pin, pin};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
 use futures::{Stream, StreamExt as _};
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, Sleep, sleep_until, timeout};
+
+/// How long a provider may be silent, before its first byte or between two: a model that thinks hard sends pings or
+/// nothing for minutes.
+pub(super) const SILENCE: Duration = Duration::from_mins(5);
+/// For how many times that it may send what makes no part of its answer, such as pings or the input of a call.
+const STALLED: u32 = 4;
 
 /// The beginning of a body: what comes in time, up to the piece that makes it longer than `most` bytes.
 pub(super) async fn beginning<E>(
@@ -29,45 +35,69 @@ pub(super) async fn beginning<E>(
     beginning
 }
 
-/// Fails once nothing has come for `patience`. A timer of its own for each piece, as the HTTP client would have it, costs
-/// as much as to read the piece.
-pub(super) fn broken_off<E>(
-    bytes: impl Stream<Item = Result<Bytes, E>> + Send,
-    patience: Duration,
-) -> impl Stream<Item = io::Result<Bytes>> + Send
+/// A body, and how long it has been silent.
+pub(super) struct Watched<B> {
+    body: B,
+    /// One for all pieces, looked at when it fires and then set anew: one for each would cost as much as to read it.
+    /// None before the body is first waited for.
+    timer: Option<Pin<Box<Sleep>>>,
+    last: Instant,
+    /// Whether what has come since the timer was set told something.
+    progress: bool,
+    /// How often the timer was set anew since something was told.
+    idle: u32,
+}
+
+impl<B, E> Watched<B>
 where
+    B: Stream<Item = Result<Bytes, E>> + Unpin,
     E: std::error::Error + Send + Sync + 'static,
 {
-    let mut bytes = Box::pin(bytes);
-    let mut timer = Box::pin(sleep(patience));
-    let mut last = Instant::now();
-    futures::stream::poll_fn(move |context| {
+    /// Watches a body from now on.
+    pub(super) fn new(body: B) -> Self {
+        Self { body, timer: None, last: Instant::now(), progress: true, idle: 0 }
+    }
+
+    /// The last piece told something.
+    pub(super) fn note_progress(&mut self) {
+        self.progress = true;
+    }
+
+    /// The next piece; none at the end.
+    ///
+    /// # Errors
+    /// The connection broke, nothing came for [`SILENCE`], or nothing that told anything for [`STALLED`] times that.
+    pub(super) fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<io::Result<Bytes>>> {
         loop {
-            if let Poll::Ready(piece) = bytes.poll_next_unpin(context) {
-                last = Instant::now();
+            if let Poll::Ready(piece) = self.body.poll_next_unpin(context) {
+                self.last = Instant::now();
                 return Poll::Ready(piece.map(|piece| piece.map_err(io::Error::other)));
             }
-            // One timer for all pieces: when it fires, it is set anew if something came meanwhile.
+            let deadline = self.last + SILENCE;
+            let timer = self.timer.get_or_insert_with(|| Box::pin(sleep_until(deadline)));
             ready!(timer.as_mut().poll(context));
-            let deadline = last + patience;
+            let given_up = |why: String| Poll::Ready(Some(Err(io::Error::new(io::ErrorKind::TimedOut, why))));
             if deadline <= Instant::now() {
-                let silent = format!("nothing came for {} seconds", patience.as_secs());
-                return Poll::Ready(Some(Err(io::Error::new(io::ErrorKind::TimedOut, silent))));
+                return given_up(format!("nothing came for {} seconds", SILENCE.as_secs()));
+            }
+            self.idle = if std::mem::take(&mut self.progress) { 0 } else { self.idle + 1 };
+            if self.idle == STALLED {
+                return given_up("the provider kept the connection and said nothing".to_owned());
             }
             timer.as_mut().reset(deadline);
         }
-    })
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use std::convert::Infallible;
+    use std::future::poll_fn;
 
     use futures::stream;
+    use tokio::time::sleep;
 
     use super::*;
-
-    const PATIENCE: Duration = Duration::from_mins(5);
 
     /// Pieces, each so many seconds after the one before, and then nothing, or the end.
     fn body(gaps: &[u64], ends: bool) -> impl Stream<Item = Result<Bytes, Infallible>> + Send {
@@ -78,17 +108,47 @@ mod tests {
         pieces.chain(stream::pending().take(usize::from(!ends)))
     }
 
+    /// How many pieces of a body are read, and the kind of what it ends with; each of the first `told` told something.
+    async fn read(gaps: &[u64], ends: bool, told: usize) -> (usize, Option<io::ErrorKind>) {
+        let mut watched = Watched::new(Box::pin(body(gaps, ends)));
+        let mut read = 0;
+        loop {
+            match poll_fn(|context| watched.poll_next(context)).await {
+                Some(Ok(_)) => read += 1,
+                Some(Err(error)) => return (read, Some(error.kind())),
+                None => return (read, None),
+            }
+            if read <= told {
+                watched.note_progress();
+            }
+        }
+    }
+
     #[tokio::test(start_paused = true)]
     async fn silence_is_given_up_in_time_from_the_last_piece_on() {
         for gaps in [&[][..], &[0], &[10, 290], &[299, 299, 299]] {
             let began = Instant::now();
-            let given: Vec<_> = broken_off(body(gaps, false), PATIENCE).take(gaps.len() + 1).collect().await;
-            let (last, pieces) = given.split_last().unwrap();
-            assert!(pieces.iter().all(Result::is_ok), "{gaps:?}: {given:?}");
-            assert_eq!(last.as_ref().unwrap_err().kind(), io::ErrorKind::TimedOut);
+            let given_up = (gaps.len(), Some(io::ErrorKind::TimedOut));
+            assert_eq!(read(gaps, false, usize::MAX).await, given_up, "{gaps:?}");
             let silent_since = began + Duration::from_secs(gaps.iter().sum());
             let took = silent_since.elapsed();
-            assert!((PATIENCE..PATIENCE + Duration::from_secs(1)).contains(&took), "{gaps:?}: {took:?}");
+            assert!((SILENCE..SILENCE + Duration::from_secs(1)).contains(&took), "{gaps:?}: {took:?}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_provider_that_keeps_the_connection_and_says_nothing_is_given_up_and_a_slow_one_is_not() {
+        for gap in [1, 60, 299] {
+            let gaps = [gap].repeat(9_000 / usize::try_from(gap).unwrap());
+            assert_eq!(read(&gaps, true, usize::MAX).await, (gaps.len(), None), "every {gap} s");
+            for told in [0, 2] {
+                let began = Instant::now();
+                let (_, ended) = read(&gaps, true, told).await;
+                assert_eq!(ended, Some(io::ErrorKind::TimedOut), "every {gap} s");
+                let told_at = Duration::from_secs(gap) * u32::try_from(told).unwrap();
+                let (took, least) = (began.elapsed().saturating_sub(told_at), SILENCE * (STALLED - 1));
+                assert!((least..=SILENCE * (STALLED + 2)).contains(&took), "every {gap} s: {took:?}");
+            }
         }
     }
 
@@ -101,14 +161,8 @@ mod tests {
             (&[0; 9], true, 6),
             (&[400], true, 0),
         ] {
-            let read = beginning(body(gaps, ends), 5, PATIENCE).await;
+            let read = beginning(body(gaps, ends), 5, SILENCE).await;
             assert_eq!(read.len(), expected, "{gaps:?} {ends}");
         }
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn what_ends_in_time_ends() {
-        let given: Vec<_> = broken_off(body(&[299, 299, 1], true), PATIENCE).collect().await;
-        assert!(given.len() == 3 && given.iter().all(Result::is_ok), "{given:?}");
     }
 }

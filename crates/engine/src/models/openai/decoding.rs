@@ -7,20 +7,20 @@ use contract::CallId;
 use contract::event::BlockType;
 use serde::Deserialize;
 use serde_json::Value;
-use sse_stream::Sse;
 
 use super::REASONING_CONTENT;
-use crate::models::http::{Decoder, insert};
+use crate::models::http::{Decoder, insert, no_known_form};
 use crate::models::{
     Answer, Block, CUT_OFF, ModelError, ModelErrorKind, Part, StopCause, Tokens, ToolUse, classify,
     tool_input,
 };
 
+/// A piece of the answer. What few of them have is boxed, for each is moved about while it is read.
 #[derive(Deserialize)]
 struct Chunk {
     choices: Option<Vec<Choice>>,
-    usage: Option<Usage>,
-    error: Option<Value>,
+    usage: Option<Box<Usage>>,
+    error: Option<Box<Value>>,
 }
 
 #[derive(Deserialize)]
@@ -28,7 +28,7 @@ struct Choice {
     delta: Option<Delta>,
     finish_reason: Option<String>,
     /// Moonshot's place for it.
-    usage: Option<Usage>,
+    usage: Option<Box<Usage>>,
 }
 
 #[derive(Default, Deserialize)]
@@ -134,21 +134,17 @@ pub(super) struct Decoding {
 }
 
 impl Decoder for Decoding {
-    fn event(&mut self, event: &Sse, parts: &mut VecDeque<Part>) -> Result<(), ModelError> {
-        let Some(data) = event.data.as_deref() else { return Ok(()) };
+    fn event(&mut self, data: &str, parts: &mut VecDeque<Part>) -> Result<(), ModelError> {
         if data.trim() == "[DONE]" {
             return self.done(parts);
         }
-        let chunk: Chunk = serde_json::from_str(data).map_err(|error| {
-            let what = format!("the provider sent a chunk of no known form: {error}");
-            ModelError::new(ModelErrorKind::Broken, what)
-        })?;
+        let chunk: Chunk = serde_json::from_str(data).map_err(|error| no_known_form(&error))?;
         if chunk.error.is_some_and(|error| !error.is_null()) {
             return Err(classify::broken_off(&serde_json::from_str(data).unwrap_or_default()));
         }
         // Only one choice is asked for.
         let choice = chunk.choices.into_iter().flatten().next();
-        let usage = chunk.usage.as_ref().or(choice.as_ref().and_then(|choice| choice.usage.as_ref()));
+        let usage = chunk.usage.as_deref().or(choice.as_ref().and_then(|choice| choice.usage.as_deref()));
         self.usage = usage.map_or(self.usage, Usage::tokens);
         if let Some(choice) = choice {
             self.delta(choice.delta.unwrap_or_default(), parts);

@@ -10,61 +10,64 @@ use contract::CallId;
 use contract::event::BlockType;
 use serde::Deserialize;
 use serde_json::{Value, json};
-use sse_stream::Sse;
 
-use crate::models::http::Decoder;
+use crate::models::http::{Decoder, Typed, needed, no_known_form};
 use crate::models::{
-    Answer, Block, CUT_OFF, ModelError, ModelErrorKind, Part, StopCause, Tokens, ToolUse, classify,
-    tool_input,
+    Answer, Block, CUT_OFF, ModelError, Part, StopCause, Tokens, ToolUse, classify, tool_input,
 };
 
-/// An event of the stream. Types that are not listed, which the vendor may add at any time, are ignored.
+/// An event of the stream, with the fields of all its types: an enum that is told apart by a field would be read twice.
+/// What few of them have is boxed, for each is moved about while it is read.
 #[derive(Deserialize)]
-#[serde(tag = "type")]
-enum Event {
+struct Event {
+    #[serde(rename = "type")]
+    kind: EventKind,
+    #[serde(default)]
+    output_index: usize,
+    delta: Option<String>,
+    item: Option<Box<Value>>,
+    response: Option<Box<End>>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Deserialize)]
+enum EventKind {
     #[serde(rename = "response.output_item.added")]
-    Added {
-        #[serde(default)]
-        output_index: usize,
-        item: Value,
-    },
+    Added,
     #[serde(rename = "response.reasoning_summary_part.added")]
-    SummaryPart {
-        #[serde(default)]
-        output_index: usize,
-    },
+    SummaryPart,
     /// A summary of the reasoning or, of models with open weights, the reasoning itself.
     #[serde(rename = "response.reasoning_summary_text.delta", alias = "response.reasoning_text.delta")]
-    Thinking(Delta),
+    Thinking,
     #[serde(rename = "response.output_text.delta")]
-    Text(Delta),
+    Text,
     #[serde(rename = "response.refusal.delta")]
-    Refusal(Delta),
+    Refusal,
     #[serde(rename = "response.function_call_arguments.delta")]
-    Arguments(Delta),
+    Arguments,
     #[serde(rename = "response.output_item.done")]
-    Done {
-        #[serde(default)]
-        output_index: usize,
-        item: Value,
-    },
+    Done,
     #[serde(rename = "response.completed")]
-    Completed { response: End },
+    Completed,
     #[serde(rename = "response.incomplete")]
-    Incomplete { response: End },
+    Incomplete,
     #[serde(rename = "response.failed")]
-    Failed { response: End },
+    Failed,
     #[serde(rename = "error")]
-    Error {},
+    Error,
     #[serde(other)]
     Other,
 }
 
-#[derive(Deserialize)]
-struct Delta {
-    #[serde(default)]
-    output_index: usize,
-    delta: String,
+impl Event {
+    /// Reads an event. One of a type that is not listed, which the vendor may add at any time, may have any form.
+    fn read(data: &str) -> Result<Self, ModelError> {
+        serde_json::from_str(data).or_else(|error| match serde_json::from_str(data) {
+            Ok(Typed { kind: kind @ (EventKind::Other | EventKind::Error) }) => {
+                Ok(Self { kind, output_index: 0, delta: None, item: None, response: None })
+            }
+            _ => Err(no_known_form(&error)),
+        })
+    }
 }
 
 /// The response at its end.
@@ -231,27 +234,37 @@ pub(super) struct Decoding {
 }
 
 impl Decoder for Decoding {
-    fn event(&mut self, event: &Sse, parts: &mut VecDeque<Part>) -> Result<(), ModelError> {
+    fn event(&mut self, data: &str, parts: &mut VecDeque<Part>) -> Result<(), ModelError> {
         // The mark that the older protocol ends with, which some compatible servers send here too.
-        let Some(data) = event.data.as_deref().filter(|data| data.trim() != "[DONE]") else { return Ok(()) };
-        let parsed = serde_json::from_str(data).map_err(|error| {
-            let what = format!("the provider sent an event of no known form: {error}");
-            ModelError::new(ModelErrorKind::Broken, what)
-        })?;
+        if data.trim() == "[DONE]" {
+            return Ok(());
+        }
+        let Event { kind, output_index, delta, item, response } = Event::read(data)?;
         let broken_off = || classify::broken_off(&serde_json::from_str(data).unwrap_or_default());
-        match parsed {
-            Event::Completed { response } => self.end(response, false, parts),
-            Event::Incomplete { response } => self.end(response, true, parts),
-            Event::Failed { response } => {
-                self.count(response.usage.as_ref());
+        match kind {
+            EventKind::Completed | EventKind::Incomplete => {
+                self.end(*needed(response, "response")?, kind == EventKind::Incomplete, parts);
+                return Ok(());
+            }
+            EventKind::Failed => {
+                self.count(needed(response, "response")?.usage.as_ref());
                 return Err(broken_off());
             }
-            Event::Error {} => return Err(broken_off()),
-            other => {
-                self.take(other);
-                self.tell(parts);
+            EventKind::Error => return Err(broken_off()),
+            EventKind::Added | EventKind::Done => {
+                self.item_told(output_index, *needed(item, "item")?, kind == EventKind::Done);
             }
+            EventKind::SummaryPart => self.summary_part(output_index),
+            EventKind::Thinking => self.delta(output_index, Kind::Thinking, &needed(delta, "delta")?),
+            EventKind::Text => self.delta(output_index, Kind::Text, &needed(delta, "delta")?),
+            EventKind::Refusal => {
+                self.refused = true;
+                self.delta(output_index, Kind::Text, &needed(delta, "delta")?);
+            }
+            EventKind::Arguments => self.delta(output_index, Kind::Call, &needed(delta, "delta")?),
+            EventKind::Other => return Ok(()),
         }
+        self.tell(parts);
         Ok(())
     }
 
@@ -261,36 +274,21 @@ impl Decoder for Decoding {
 }
 
 impl Decoding {
-    fn take(&mut self, event: Event) {
-        match event {
-            Event::Added { output_index, item } => {
-                if let Some(kind) = Kind::of(&item) {
-                    self.item(output_index, kind).item = item;
-                }
-            }
-            Event::Done { output_index, item } => {
-                if let Some(kind) = Kind::of(&item) {
-                    self.item(output_index, kind).end(item);
-                }
-            }
-            Event::SummaryPart { output_index } => {
-                let item = self.item(output_index, Kind::Thinking);
-                if !item.streamed.is_empty() {
-                    item.streamed.push_str("\n\n");
-                }
-            }
-            Event::Thinking(delta) => self.delta(&delta, Kind::Thinking),
-            Event::Text(delta) => self.delta(&delta, Kind::Text),
-            Event::Refusal(delta) => {
-                self.refused = true;
-                self.delta(&delta, Kind::Text);
-            }
-            Event::Arguments(delta) => self.delta(&delta, Kind::Call),
-            Event::Completed { .. }
-            | Event::Incomplete { .. }
-            | Event::Failed { .. }
-            | Event::Error {}
-            | Event::Other => {}
+    /// An item begins, or is whole.
+    fn item_told(&mut self, index: usize, item: Value, is_whole: bool) {
+        let Some(kind) = Kind::of(&item) else { return };
+        let known = self.item(index, kind);
+        if is_whole {
+            known.end(item);
+        } else {
+            known.item = item;
+        }
+    }
+
+    fn summary_part(&mut self, index: usize) {
+        let item = self.item(index, Kind::Thinking);
+        if !item.streamed.is_empty() {
+            item.streamed.push_str("\n\n");
         }
     }
 
@@ -298,8 +296,8 @@ impl Decoding {
         self.items.entry(index).or_insert_with(|| Item::new(kind))
     }
 
-    fn delta(&mut self, delta: &Delta, kind: Kind) {
-        self.item(delta.output_index, kind).streamed.push_str(&delta.delta);
+    fn delta(&mut self, index: usize, kind: Kind, more: &str) {
+        self.item(index, kind).streamed.push_str(more);
     }
 
     /// Tells what is new of the items up to the first that is not whole.
