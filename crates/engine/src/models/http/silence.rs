@@ -12,8 +12,8 @@ use tokio::time::{Instant, Sleep, sleep_until, timeout};
 /// How long a provider may be silent, before its first byte or between two: a model that thinks hard sends pings or
 /// nothing for minutes.
 pub(super) const SILENCE: Duration = Duration::from_mins(5);
-/// For how many times that it may send what makes no part of its answer, such as pings or the input of a call.
-const STALLED: u32 = 4;
+/// How long it may send what makes no part of its answer, such as pings or the input of a call.
+const STALLED: Duration = Duration::from_mins(20);
 
 /// The beginning of a body: what comes in time, up to the piece that makes it longer than `most` bytes.
 pub(super) async fn beginning<E>(
@@ -42,10 +42,9 @@ pub(super) struct Watched<B> {
     /// None before the body is first waited for.
     timer: Option<Pin<Box<Sleep>>>,
     last: Instant,
-    /// Whether what has come since the timer was set told something.
+    /// Whether something was told since the timer was looked at, and when it was looked at last and something was.
     progress: bool,
-    /// How often the timer was set anew since something was told.
-    idle: u32,
+    told: Instant,
 }
 
 impl<B, E> Watched<B>
@@ -55,7 +54,8 @@ where
 {
     /// Watches a body from now on.
     pub(super) fn new(body: B) -> Self {
-        Self { body, timer: None, last: Instant::now(), progress: true, idle: 0 }
+        let now = Instant::now();
+        Self { body, timer: None, last: now, progress: false, told: now }
     }
 
     /// The last piece told something.
@@ -66,7 +66,8 @@ where
     /// The next piece; none at the end.
     ///
     /// # Errors
-    /// The connection broke, nothing came for [`SILENCE`], or nothing that told anything for [`STALLED`] times that.
+    /// The connection broke, nothing came for [`SILENCE`], or nothing that told anything for [`STALLED`], which is
+    /// noticed within twice [`SILENCE`].
     pub(super) fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<io::Result<Bytes>>> {
         loop {
             if let Poll::Ready(piece) = self.body.poll_next_unpin(context) {
@@ -76,12 +77,14 @@ where
             let deadline = self.last + SILENCE;
             let timer = self.timer.get_or_insert_with(|| Box::pin(sleep_until(deadline)));
             ready!(timer.as_mut().poll(context));
+            let now = Instant::now();
             let given_up = |why: String| Poll::Ready(Some(Err(io::Error::new(io::ErrorKind::TimedOut, why))));
-            if deadline <= Instant::now() {
+            if deadline <= now {
                 return given_up(format!("nothing came for {} seconds", SILENCE.as_secs()));
             }
-            self.idle = if std::mem::take(&mut self.progress) { 0 } else { self.idle + 1 };
-            if self.idle == STALLED {
+            if std::mem::take(&mut self.progress) {
+                self.told = now;
+            } else if now - self.told >= STALLED {
                 return given_up("the provider kept the connection and said nothing".to_owned());
             }
             timer.as_mut().reset(deadline);
@@ -138,16 +141,21 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_provider_that_keeps_the_connection_and_says_nothing_is_given_up_and_a_slow_one_is_not() {
-        for gap in [1, 60, 299] {
-            let gaps = [gap].repeat(9_000 / usize::try_from(gap).unwrap());
-            assert_eq!(read(&gaps, true, usize::MAX).await, (gaps.len(), None), "every {gap} s");
+        // The last comes in pairs, so that the timer fires often.
+        for (gaps, what) in [
+            ([1].repeat(9_000), "each second"),
+            ([60].repeat(150), "each minute"),
+            ([299].repeat(30), "as late as it may"),
+            ([299, 1].repeat(30), "in pairs"),
+        ] {
+            assert_eq!(read(&gaps, true, usize::MAX).await, (gaps.len(), None), "{what}");
             for told in [0, 2] {
                 let began = Instant::now();
                 let (_, ended) = read(&gaps, true, told).await;
-                assert_eq!(ended, Some(io::ErrorKind::TimedOut), "every {gap} s");
-                let told_at = Duration::from_secs(gap) * u32::try_from(told).unwrap();
-                let (took, least) = (began.elapsed().saturating_sub(told_at), SILENCE * (STALLED - 1));
-                assert!((least..=SILENCE * (STALLED + 2)).contains(&took), "every {gap} s: {took:?}");
+                assert_eq!(ended, Some(io::ErrorKind::TimedOut), "{what}");
+                let told_at = Duration::from_secs(gaps[..told].iter().sum());
+                let took = began.elapsed().saturating_sub(told_at);
+                assert!((STALLED..=STALLED + 2 * SILENCE).contains(&took), "{what}, {told}: {took:?}");
             }
         }
     }
