@@ -160,7 +160,7 @@ pub(crate) trait EngineBackend: Send + Sync + 'static {
     /// The ends of instances, from now on.
     fn exits(&self) -> BoxStream<'static, Exit>;
 
-    /// Whether this instance, whose end was told, runs again. From then on its next end is told.
+    /// Whether this instance runs; its end may have been told, and it begun anew. From then on its next end is told.
     fn runs<'a>(&'a self, instance: &'a Instance) -> Answer<'a, bool>;
 
     /// The last lines of the engine's log, at most `lines`.

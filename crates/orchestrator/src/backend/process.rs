@@ -270,9 +270,12 @@ impl EngineBackend for ProcessBackend {
         exits.boxed()
     }
 
-    /// A process never does.
-    fn runs<'a>(&'a self, _: &'a Instance) -> Answer<'a, bool> {
-        Box::pin(std::future::ready(Ok(false)))
+    fn runs<'a>(&'a self, instance: &'a Instance) -> Answer<'a, bool> {
+        Box::pin(async move {
+            self.inner.adopt().await?;
+            let running = self.inner.running();
+            Ok(running.values().flatten().any(|process| process.instance() == *instance))
+        })
     }
 
     fn log_tail(&self, engine_id: EngineId, lines: usize) -> Answer<'_, Vec<String>> {

@@ -12,6 +12,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::boot::{Wants, judge};
+use super::exits::{STILL_ENDED, ended_by_itself};
 use super::flight::Ended;
 use super::lifecycle::{Change, Trigger};
 use super::pursuit::Job;
@@ -195,7 +196,7 @@ impl Fleet {
         }
     }
 
-    /// Ends a running engine that is unwell for good, and records that it has failed.
+    /// Ends a running engine that is unwell for good, and records that it has failed, or that it had ended.
     async fn give_up(
         self: &Arc<Self>,
         engine_id: EngineId,
@@ -212,13 +213,19 @@ impl Fleet {
         let (fleet, instance, reason) = (Arc::clone(self), instance.clone(), reason.to_owned());
         let giving_up = async move {
             let row = fleet.registry.engine_by_id(engine_id).await?.ok_or(Ended::Stale)?;
-            if row.status == EngineStatus::Running && row.instance.as_ref() == Some(&instance) {
+            if row.status != EngineStatus::Running || row.instance.as_ref() != Some(&instance) {
+                // The supervisor has missed a change.
+                fleet.supervision.follow(&row, false, fleet.moment(), fleet.now());
+            } else if fleet.backend.runs(&instance).await? {
                 fleet.registry.check_ours().await?;
                 fleet.backend.kill(engine_id).await?;
                 fleet.fail(&row, &reason, "health").await?;
             } else {
-                // The supervisor has missed a change.
-                fleet.supervision.follow(&row, false, fleet.moment(), fleet.now());
+                // What has ended is not unwell. Whoever is told of its end says so in this time, and knows more of it.
+                fleet.clock.sleep(STILL_ENDED).await;
+                if !fleet.backend.runs(&instance).await? {
+                    fleet.fail(&row, &ended_by_itself(None), "exit").await?;
+                }
             }
             Err(Ended::Stale)
         };

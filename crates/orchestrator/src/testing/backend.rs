@@ -211,6 +211,11 @@ impl FaultBackend {
         self.end(engine_id, "signal: 9 (SIGKILL)");
     }
 
+    /// Ends an engine from outside, and nobody is told.
+    pub(crate) fn crash_untold(&self, engine_id: EngineId) {
+        self.state().running.remove(&engine_id);
+    }
+
     /// Tells the end of an engine that runs again already.
     pub(crate) fn tell_an_end(&self, engine_id: EngineId) {
         let instance = self.state().running[&engine_id].0.clone();

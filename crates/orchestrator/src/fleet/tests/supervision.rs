@@ -6,6 +6,7 @@ use contract::EngineId;
 use serde_json::{Value, json};
 
 use crate::backend::BackendError;
+use crate::config::Rules;
 use crate::testing::{Call, Caller, Fault, Health, TestApp, short};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -134,6 +135,40 @@ async fn a_hung_engine_fails_after_three_checks_and_is_ended() {
     until_it_is(&product, "running").await;
     assert!(app.ledger().await[1].starts_with("crash running→failed it said nothing within 10 s"));
     assert_eq!(app.backend.running().len(), 1);
+}
+
+/// An app whose engines are asked so often that three checks fail before the end of one is settled.
+async fn impatient() -> TestApp {
+    let often = Duration::from_millis(250);
+    TestApp::by(Rules { check_interval: often, check_timeout: often, ..Rules::default() }).await
+}
+
+#[tokio::test]
+async fn what_ends_by_itself_has_ended_also_where_its_checks_fail_first() {
+    let app = impatient().await;
+    let product = app.product("demo", json!({})).await;
+    let engine_id = engine_id(&product.provision("ann").await);
+    app.backend.crash(engine_id);
+    until_it_is(&product, "failed").await;
+    assert_eq!(
+        app.ledger().await[1..],
+        ["crash running→failed the engine ended by itself (signal: 9 (SIGKILL))"]
+    );
+    assert_eq!(app.backend.count(Call::Kill), 0);
+    until_it_is(&product, "running").await;
+    app.assert_in_order().await;
+}
+
+#[tokio::test]
+async fn an_end_that_nobody_tells_is_found_by_the_checks_and_called_an_end() {
+    let app = impatient().await;
+    let product = app.product("demo", json!({})).await;
+    let engine_id = engine_id(&product.provision("ann").await);
+    app.backend.crash_untold(engine_id);
+    until_it_is(&product, "failed").await;
+    assert_eq!(app.ledger().await[1..], ["crash running→failed the engine ended by itself"]);
+    until_it_is(&product, "running").await;
+    app.assert_in_order().await;
 }
 
 #[tokio::test]
