@@ -19,6 +19,7 @@ mod listing;
 mod loaded;
 mod memory;
 mod model_step;
+mod opening;
 mod order;
 mod people;
 mod planning;
@@ -45,7 +46,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use contract::engine::{Execute, HitlRespond};
-use contract::event::{Event, Lifecycle};
 use contract::{HitlId, MessageId, TaskId, TurnId};
 use leash::Leash;
 use service::clock::Clock;
@@ -55,9 +55,8 @@ use tokio_util::task::TaskTracker;
 use tracing::Instrument as _;
 
 use crate::assets::Assets;
-use crate::brain::steps::{Opened, Step};
-use crate::brain::{Brain, Cut, NewTurn, RequestName};
-use crate::channel::{Channels, Follow, Reader, Record, Recorder};
+use crate::brain::{Brain, RequestName};
+use crate::channel::{Channels, Follow, Reader, Recorder};
 use crate::models::Gateway;
 use crate::sabotage::{self, Saboteur};
 use crate::skills::Shelf;
@@ -66,7 +65,8 @@ pub use direct::DirectError;
 pub use error::AgentError;
 pub(crate) use kit::{Kit, Kits};
 use learning::Learner;
-use life::{Background, Before, Life, blocking};
+use life::{Life, blocking};
+use opening::{Before, Opening};
 use order::Order;
 use people::Response;
 pub use reloading::ReloadError;
@@ -188,39 +188,32 @@ impl Agent {
         // Who goes back must be told at once where there is nothing to go back to.
         let thread = if order.goes_back() { Some(self.thread(&recorder).await?) } else { None };
         let before_it = thread.as_ref().and_then(Option::as_ref);
-        let (mut opened, cut) = order.opening(before_it, self.means.clock.now())?;
+        let (opened, cut) = order.opening(before_it, self.means.clock.now())?;
         let before = thread.map_or(Before::Unread, |thread| Before::Read(thread.map(Box::new)));
         let life = Life { place: Some(place), ..self.life(recorder, opened.message_id, registration, inbox) };
+        let opening = Opening { request, opened, cut, before };
 
         // The turn goes on by itself from here, also if the caller is gone before it has been answered.
         let (told, begun) = tokio::sync::oneshot::channel();
         let stopped = self.stopped.clone();
         let turn = async move {
-            let task = life.recorder.channel().task();
-            let Background { recalled, skills, before } = life.background(task, &opened, before).await;
-            opened.notes.extend(recalled.notes());
-            opened.notes.extend(skills.note());
-            let record = recalled.tell(opening(&life.recorder, request, &opened, cut));
-            let record = skills.tell(record);
             // Not broken off by a stop: a caller who is told that the turn was not begun may send it again.
-            let committed = life.recorder.commit(record).await;
-            let begun = committed.is_ok();
+            let begun = opening.of(life).await;
             drop(tasks_kept);
+            let (outcome, life) = match begun {
+                Ok(life) => (Ok(()), Some(life)),
+                Err(error) => (Err(error), None),
+            };
             // The caller may have hung up.
-            let _ = told.send(committed);
-            if begun {
-                let ts = life.recorder.last_ts();
-                let thread = match before {
-                    Before::Read(before) => Some(Thread::open(before.map(|thread| *thread), opened, ts)),
-                    Before::Unread => None,
-                };
+            let _ = told.send(outcome);
+            if let Some((life, thread)) = life {
                 until(stopped, life.begin(thread)).await;
             }
         };
         // What the turn logs names the request that began it.
         self.turns.spawn(turn.in_current_span());
         match begun.await {
-            Ok(committed) => committed?,
+            Ok(outcome) => outcome?,
             // The runtime is shutting down.
             Err(_) => return Err(AgentError::Stopping),
         }
@@ -440,18 +433,6 @@ impl Agent {
     pub fn stopped(&self) -> &CancellationToken {
         &self.stopped
     }
-}
-
-/// What opens a turn.
-fn opening(recorder: &Recorder, request: Option<RequestName>, opened: &Opened, cut: Cut) -> Record {
-    let message_id = opened.message_id;
-    let mut record = Record::new();
-    if cut != Cut::default() {
-        record = record.cut(cut);
-    }
-    record = record.begin(NewTurn { turn_id: recorder.turn_id(), message_id, request });
-    let started = Event::ThreadLifecycle(Lifecycle::Started { message_id });
-    record.attached(&opened.media).step(Step::Opened(opened.clone())).event(started)
 }
 
 /// Runs `work` until it ends or `over` is cancelled. Dropped at any await, a turn is as its journal says, and goes

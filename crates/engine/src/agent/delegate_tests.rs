@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use contract::event::{AgentEvent, Usage};
+use contract::event::{AgentEvent, Event, Usage};
 use pretty_assertions::assert_eq;
 use serde_json::{Value, json};
 use strict_provider::{CapturedRequest, Fault, Gate, Refusal, Reply, Wire};

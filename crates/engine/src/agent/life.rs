@@ -10,16 +10,13 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 
 use super::people::Resting;
-use super::recall::{Bounds, Recalled};
 use super::run::TurnRun;
 use super::running::{Inbox, Registration};
-use super::skills_told::SkillsTold;
 use super::stream::{Blocks, block_stop};
 use super::telling::Telling;
 use super::thread::{LoadError, Next, Thread};
 use super::{Kit, Means, ending};
-use crate::brain::steps::Opened;
-use crate::brain::{Brain, OpenTurn, TaskRow, WriteError};
+use crate::brain::{Brain, OpenTurn, WriteError};
 use crate::channel::{Record, Recorder};
 use crate::sabotage::{self, Saboteur};
 
@@ -68,24 +65,6 @@ pub(super) enum State {
     Over,
 }
 
-/// The conversation before a turn.
-#[derive(Debug, Default)]
-pub(super) enum Before {
-    /// It was not read.
-    #[default]
-    Unread,
-    /// As it was read; none in a new task.
-    Read(Option<Box<Thread>>),
-}
-
-/// What a turn begins with.
-#[derive(Debug, Default)]
-pub(super) struct Background {
-    pub(super) recalled: Recalled,
-    pub(super) skills: SkillsTold,
-    pub(super) before: Before,
-}
-
 impl Life {
     /// The turn.
     pub(super) fn turn_id(&self) -> TurnId {
@@ -111,27 +90,6 @@ impl Life {
         let now = self.means.clock.now().unix_ms();
         let waited = self.asked_at.map_or(0, |asked_at| now.saturating_sub(asked_at.unix_ms()));
         self.means.hitl_ttl.saturating_sub(Duration::from_millis(u64::try_from(waited).unwrap_or(0)))
-    }
-
-    /// What a turn that is about to be opened is told before the user's message, and the conversation that it goes on
-    /// with, unless that was `read` already.
-    pub(super) async fn background(&self, task: TaskRow, opened: &Opened, read: Before) -> Background {
-        let (brain, kit, bounds) = (self.brain.clone(), Arc::clone(&self.kit), Bounds::of(&self.means));
-        let (base, message) = (opened.base, opened.message.clone());
-        // At one go: another thread takes longer to be told of it than to do it.
-        let look = move || {
-            let recalled = Recalled::look(&brain, bounds, task, (base, &message));
-            let skills = SkillsTold::look(&brain, &kit, task, base);
-            let before = match read {
-                // What cannot be read now is tried again once the turn is open.
-                Before::Unread => Thread::load_last(&brain, task)
-                    .map_or(Before::Unread, |thread| Before::Read(thread.map(Box::new))),
-                read @ Before::Read(_) => read,
-            };
-            Background { recalled, skills, before }
-        };
-        // None where the runtime is shutting down.
-        blocking(look).await.unwrap_or_default()
     }
 
     /// Lives a turn that was just opened; `thread` where it has been read.

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use contract::event::StopReason;
+use contract::event::{Event, Lifecycle, StopReason};
 use pretty_assertions::assert_eq;
 use serde_json::json;
 use strict_provider::{Fault, Gate, Reply, Wire};
@@ -10,6 +10,9 @@ use strict_provider::{Fault, Gate, Reply, Wire};
 use super::rig::{Gated, Rig, WIRES, check_turn, final_text};
 use super::thread::OUTCOME_UNKNOWN;
 use super::*;
+use crate::brain::Cut;
+use crate::brain::steps::Step;
+use crate::channel::Record;
 use crate::models::{Answer, Block, Tokens};
 use crate::testing::{Seen, read_until, shown_text, within};
 
@@ -181,7 +184,7 @@ async fn answered_and_killed(rig: &Rig) -> MessageId {
     let channel = rig.agent.channels.open(&crate::testing::task_id("t")).unwrap();
     let recorder = channel.begin(TurnId::new()).unwrap();
     let opened = crate::testing::opened("go");
-    recorder.commit(opening(&recorder, None, &opened, Cut::default())).await.unwrap();
+    recorder.commit(opening::record(&recorder, None, &opened, Cut::default())).await.unwrap();
     let blocks = vec![Block::Text { text: "the last word".into(), signature: None }];
     let answer = Answer { blocks, usage: Tokens::default(), stop: crate::models::StopCause::Done };
     let answer_id = MessageId::new();

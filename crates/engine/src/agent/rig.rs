@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use contract::event::{BlockType, Failure};
+use contract::event::{BlockType, Event, Failure};
 use futures::future::BoxFuture;
 use serde_json::{Value, json};
 use strict_provider::{CapturedRequest, StrictProvider, Wire};

@@ -38,12 +38,13 @@ pub(super) struct Ask {
 }
 
 impl Uses {
+    /// None where there are no records of the kind.
     pub(super) fn of(
         reader: &Connection,
         known: &CommonWords,
         kind: MemoryKind,
         terms: &Terms,
-    ) -> Result<Self, Error> {
+    ) -> Result<Option<Self>, Error> {
         let (last, table, index) = match kind {
             MemoryKind::Knowledge => (
                 "SELECT MAX(record) FROM knowledge",
@@ -62,8 +63,8 @@ impl Uses {
             ),
         };
         // No fewer than there are, and costs nothing.
-        let all: Option<i64> = reader.prepare_cached(last)?.query_row([], |row| row.get(0))?;
-        let all = all.unwrap_or(0);
+        let last: Option<i64> = reader.prepare_cached(last)?.query_row([], |row| row.get(0))?;
+        let Some(all) = last else { return Ok(None) };
         let half = |all: i64| (all / 2).clamp(COMMON.0, COMMON.1);
         let mut count = reader.prepare_cached(index)?;
         let words = terms.expressions().into_iter();
@@ -79,13 +80,13 @@ impl Uses {
             Ok(uses)
         });
         let words: Vec<i64> = words.collect::<Result<_, Error>>()?;
-        // Counted where it matters.
-        let common = if words.iter().any(|uses| *uses >= COMMON.0) {
+        // Counted where it matters: a word in half of what there is at most is in half of what there is.
+        let common = if words.iter().any(|uses| (COMMON.0..half(all)).contains(uses)) {
             half(reader.prepare_cached(table)?.query_row([2 * COMMON.1], |row| row.get(0))?)
         } else {
             half(all)
         };
-        Ok(Self { all, common, words })
+        Ok(Some(Self { all, common, words }))
     }
 
     /// How much each word tells: more, the fewer records have it.

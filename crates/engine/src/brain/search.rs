@@ -132,7 +132,7 @@ fn ranked(reader: &Connection, known: &CommonWords, query: &MemoryQuery) -> Resu
     let mut lists = Vec::new();
     let mut weights: HashMap<MemoryKind, Vec<f64>> = HashMap::new();
     for kind in query.kinds {
-        let uses = Uses::of(reader, known, *kind, &terms)?;
+        let Some(uses) = Uses::of(reader, known, *kind, &terms)? else { continue };
         for Ask { expression, time, weight } in uses.worth_asking(&terms, query.at_hand.is_some()) {
             lists.push((weight, candidates(reader, *kind, &expression, time, shown)?));
         }

@@ -238,6 +238,17 @@ pub struct Recorder {
     turn_id: TurnId,
 }
 
+/// A record on its way.
+#[must_use]
+pub struct Committing(oneshot::Receiver<Result<(), WriteError>>);
+
+impl Committing {
+    /// Waits until it is stored.
+    pub async fn stored(self) -> Result<(), WriteError> {
+        self.0.await.unwrap_or_else(|_| Err(WriteError { reason: "the brain is closed".into() }))
+    }
+}
+
 impl Recorder {
     /// The channel.
     pub fn channel(&self) -> &Arc<TaskChannel> {
@@ -281,9 +292,14 @@ impl Recorder {
 
     /// Commits `record` as a whole, after all that was sent before, and waits until it is stored.
     pub async fn commit(&self, record: Record) -> Result<(), WriteError> {
+        self.send(record).await?.stored().await
+    }
+
+    /// Sends `record` on its way to be committed so.
+    pub async fn send(&self, record: Record) -> Result<Committing, WriteError> {
         let (sender, committed) = oneshot::channel();
         self.push(record.parts, record.durability, Some(sender)).await?;
-        committed.await.unwrap_or_else(|_| Err(WriteError { reason: "the brain is closed".into() }))
+        Ok(Committing(committed))
     }
 
     async fn push(

@@ -1,0 +1,95 @@
+//! How a turn is opened: what bears on it is looked for, and it goes on record with what it is told of that.
+
+use tokio::runtime::Handle;
+
+use contract::event::{Event, Lifecycle};
+
+use super::AgentError;
+use super::life::{Life, blocking};
+use super::recall::{Bounds, Recalled};
+use super::skills_told::SkillsTold;
+use super::thread::Thread;
+use crate::brain::steps::{Opened, Step};
+use crate::brain::{Brain, Cut, NewTurn, RequestName, TaskRow};
+use crate::channel::{Record, Recorder};
+
+/// The conversation before a turn.
+pub(super) enum Before {
+    /// It was not read.
+    Unread,
+    /// As it was read; none in a new task.
+    Read(Option<Box<Thread>>),
+}
+
+impl Before {
+    /// Reads it, if it was not and can be. Blocks.
+    fn or_read(self, brain: &Brain, task: TaskRow) -> Self {
+        match self {
+            Self::Unread => {
+                Thread::load_last(brain, task).map_or(Self::Unread, |thread| Self::Read(thread.map(Box::new)))
+            }
+            read @ Self::Read(_) => read,
+        }
+    }
+
+    /// The conversation with the turn that goes on from it.
+    fn thread(self, opened: Opened, ts: i64) -> Option<Thread> {
+        match self {
+            Self::Read(before) => Some(Thread::open(before.map(|thread| *thread), opened, ts)),
+            Self::Unread => None,
+        }
+    }
+}
+
+/// A turn that is to be opened.
+pub(super) struct Opening {
+    /// The request that begins it, where the caller named it.
+    pub(super) request: Option<RequestName>,
+    pub(super) opened: Opened,
+    pub(super) cut: Cut,
+    pub(super) before: Before,
+}
+
+impl Opening {
+    /// Opens it. Returns its life, and the conversation that it goes on with where that could be read: where not, that
+    /// is tried again once the turn is open.
+    pub(super) async fn of(self, life: Life) -> Result<(Life, Option<Thread>), AgentError> {
+        let runtime = Handle::current();
+        // At one go, and sent from there: to be told of each part first takes longer than to do it.
+        let begun = blocking(move || {
+            let (record, opened, before) = self.told(&life);
+            let committing = runtime.block_on(life.recorder.send(record));
+            // While it is being stored.
+            let thread = before.thread(opened, life.recorder.last_ts());
+            (life, thread, committing)
+        });
+        // None where the runtime is shutting down.
+        let (life, thread, committing) = begun.await.ok_or(AgentError::Stopping)?;
+        committing?.stored().await?;
+        Ok((life, thread))
+    }
+
+    /// What opens it, with what it is told before the user's message. Blocks.
+    fn told(self, life: &Life) -> (Record, Opened, Before) {
+        let Self { request, mut opened, cut, before } = self;
+        let (brain, task) = (&life.brain, life.recorder.channel().task());
+        let recalled = Recalled::look(brain, Bounds::of(&life.means), task, (opened.base, &opened.message));
+        let skills = SkillsTold::look(brain, &life.kit, task, opened.base);
+        opened.notes.extend(recalled.notes());
+        opened.notes.extend(skills.note());
+        let record = recalled.tell(record(&life.recorder, request, &opened, cut));
+        (skills.tell(record), opened, before.or_read(brain, task))
+    }
+}
+
+/// What opens a turn.
+pub(super) fn record(recorder: &Recorder, request: Option<RequestName>, opened: &Opened, cut: Cut) -> Record {
+    let message_id = opened.message_id;
+    let mut record = Record::new();
+    if cut != Cut::default() {
+        record = record.cut(cut);
+    }
+    record = record.begin(NewTurn { turn_id: recorder.turn_id(), message_id, request });
+    let started = Event::ThreadLifecycle(Lifecycle::Started { message_id });
+    record.attached(&opened.media).step(Step::Opened(opened.clone())).event(started)
+}
