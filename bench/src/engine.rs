@@ -103,6 +103,9 @@ impl<'a> Home<'a> {
     }
 }
 
+/// What an engine is told where that does not matter.
+pub(crate) const MESSAGE: &str = "Count, please.";
+
 /// A running engine.
 pub(crate) struct Engine {
     pub(crate) process: Process,
@@ -118,18 +121,19 @@ impl Engine {
 
     /// The request for a turn on a task, straight to the model.
     pub(crate) fn execute(&self, client: &Client, task: &str) -> anyhow::Result<Outgoing> {
-        self.execute_with(client, task, None)
+        self.execute_with(client, task, MESSAGE, None)
     }
 
-    /// The same with so many model calls at most.
+    /// The same with this message, and so many model calls at most.
     pub(crate) fn execute_with(
         &self,
         client: &Client,
         task: &str,
+        message: &str,
         max_turns: impl Into<Option<i64>>,
     ) -> anyhow::Result<Outgoing> {
         let body = Execute {
-            message: "Count, please.".into(),
+            message: message.into(),
             task_id: TaskId::new(task)?,
             media: Vec::new(),
             direct: true,

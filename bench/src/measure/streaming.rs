@@ -1,6 +1,7 @@
 //! A provider, an engine that is configured with it, and the client that talks to the provider directly: it
-//! sends the very request that the engine sends.
+//! sends the very request that the engine sent last.
 
+use std::borrow::Cow;
 use std::path::Path;
 
 use anyhow::{Context as _, ensure};
@@ -10,17 +11,40 @@ use strict_provider::{CapturedRequest, Reply};
 
 use crate::bench::{Bench, note};
 use crate::client::{Client, Outgoing, address_of};
-use crate::engine::{Engine, Home, Model};
+use crate::engine::{Engine, Home, MESSAGE, Model};
 use crate::provider::{Provider, Wire};
 use crate::told::{self, Text};
 
 /// Of the engine's request to the provider, what the vendors' protocols ask for beyond the body's type.
 const HEADERS: [&str; 4] = ["x-api-key", "x-goog-api-key", "authorization", "anthropic-version"];
 
+/// What the user says in each turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Message {
+    /// The same in all: memory is searched, and its only word is soon in too much to be worth telling.
+    Same,
+    /// Without a word that could be searched for.
+    Wordless,
+    /// With a name that one turn in twelve has, so that each turn is told of some of those before.
+    Named,
+}
+
+impl Message {
+    /// What is said in this turn.
+    fn of(self, turn: usize) -> Cow<'static, str> {
+        match self {
+            Self::Same => MESSAGE.into(),
+            Self::Wordless => "Yes, please.".into(),
+            Self::Named => format!("How is the garden{} going in town?", turn % 12).into(),
+        }
+    }
+}
+
 /// See the module.
 pub(super) struct Streaming {
     wire: Wire,
     text: String,
+    message: Message,
     provider: Provider,
     engine: Engine,
     request: CapturedRequest,
@@ -49,7 +73,15 @@ impl Streaming {
         let turn = told::stream(&mut client, execute).await?.turn().context("the first turn")?;
         ensure!(turn.text == text, "the first turn's text is not the provider's");
         let request = provider.last_request()?;
-        Ok(Self { wire, text: text.to_owned(), provider, engine, request, turns: 0 })
+        let path = wire.path().split('?').next().unwrap_or_default();
+        ensure!(request.path == path, "the engine asks at {}, not at {path}", request.path);
+        let (text, message) = (text.to_owned(), Message::Same);
+        Ok(Self { wire, text, message, provider, engine, request, turns: 0 })
+    }
+
+    /// The same with this message.
+    pub(super) fn saying(self, message: Message) -> Self {
+        Self { message, ..self }
     }
 
     /// The same of the build to measure in turn with it; none where there is none, or it does not speak the protocol.
@@ -82,7 +114,21 @@ impl Streaming {
                 others.push(beside.turn(client).await?);
             }
         }
+        self.request = self.provider.last_request()?;
+        if let Some((_, beside)) = beside {
+            beside.request = beside.provider.last_request()?;
+        }
         Ok((turns, others))
+    }
+
+    /// So many answers without the engine.
+    pub(super) async fn directly(&mut self, count: usize) -> anyhow::Result<Vec<Text>> {
+        let mut client = self.to_provider().await?;
+        let mut answers = Vec::new();
+        for _ in 0..count {
+            answers.push(self.direct(&mut client).await?);
+        }
+        Ok(answers)
     }
 
     /// A connection to the provider.
@@ -90,10 +136,11 @@ impl Streaming {
         Client::connect(address_of(&self.provider.base_url())?).await
     }
 
-    /// A turn on a task of its own, so that all turns send the same to the provider.
+    /// A turn on a task of its own, so that no turn sends the provider more than another but for what is recalled.
     async fn turn(&mut self, client: &mut Client) -> anyhow::Result<Text> {
         self.turns += 1;
-        let execute = self.engine.execute(client, &format!("task-{}", self.turns))?;
+        let (task, message) = (format!("task-{}", self.turns), self.message.of(self.turns));
+        let execute = self.engine.execute_with(client, &task, &message, None)?;
         self.right(told::stream(client, execute).await?.turn()?)
     }
 

@@ -11,7 +11,7 @@ use strict_provider::Reply;
 
 use crate::bench::Bench;
 use crate::client::{Client, address_of};
-use crate::engine::{Home, Model};
+use crate::engine::{Home, MESSAGE, Model};
 use crate::provider::{Provider, Wire};
 use crate::report::{Quantity, Subject, Unit};
 use crate::told;
@@ -67,7 +67,7 @@ async fn of(bench: &Bench, called: &Called) -> anyhow::Result<Quantity> {
         let mut client = engine.connect().await?;
         let calls = (0..CALLS).map(|number| Reply::new().tool_use(called.tool, (called.input)(number)));
         provider.enqueue_all(calls.collect::<Vec<_>>());
-        let execute = engine.execute_with(&client, "calls", i64::from(CALLS) + 1)?;
+        let execute = engine.execute_with(&client, "calls", MESSAGE, i64::from(CALLS) + 1)?;
         let began = Instant::now();
         let told = told::stream(&mut client, execute).await?;
         let took = began.elapsed();
