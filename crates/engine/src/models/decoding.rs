@@ -3,15 +3,16 @@
 use std::convert::Infallible;
 
 use bytes::Bytes;
-use futures::{FutureExt as _, StreamExt as _};
+use futures::StreamExt as _;
+use futures::executor::block_on;
 
 use super::http::{Decoder, Decoding};
 use super::{Answer, Block, ModelError, Part};
 
-/// What `decoder` makes of `pieces`. All of them are there at once, so it never waits.
+/// What `decoder` makes of `pieces`, all of which are there at once.
 fn decoded<D: Decoder>(pieces: Vec<Bytes>, decoder: D) -> Vec<Result<Part, ModelError>> {
     let pieces = futures::stream::iter(pieces.into_iter().map(Ok::<_, Infallible>));
-    Decoding::new(pieces, decoder, None).collect::<Vec<_>>().now_or_never().unwrap()
+    block_on(Decoding::new(pieces, decoder, None).collect())
 }
 
 /// What a stream says, after making sure that it says the same however it is cut: whole, byte by byte, and in two

@@ -27,6 +27,10 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 const MAX_ERROR_BODY: usize = 64 * 1024;
 const ERROR_BODY: Duration = Duration::from_secs(10);
 
+/// So many pieces of a body that make no part are read at one go: what is there at once, without an end, must not keep
+/// others from the thread.
+const AT_ONE_GO: usize = 64;
+
 /// The length from which on a key is a secret, in bytes: servers that want none are given a word.
 const MIN_SECRET: usize = 8;
 
@@ -162,6 +166,7 @@ where
             let what = format!("the provider's stream broke off: {}", chain(why));
             Poll::Ready(Err(ModelError::new(ModelErrorKind::Broken, what)))
         };
+        let mut pieces = 0;
         loop {
             if let Some(part) = self.parts.pop_front() {
                 self.body.note_progress();
@@ -173,8 +178,15 @@ where
                     let answer = self.decoder.end(&mut self.parts)?;
                     self.parts.push_back(Part::Done(answer));
                 }
+                Ok(None) if pieces == AT_ONE_GO => {
+                    context.waker().wake_by_ref();
+                    return Poll::Pending;
+                }
                 Ok(None) => match ready!(self.body.poll_next(context)) {
-                    Some(Ok(piece)) => self.events.add(piece),
+                    Some(Ok(piece)) => {
+                        pieces += 1;
+                        self.events.add(piece);
+                    }
                     Some(Err(error)) => return broken_off(&error),
                     None => {
                         self.state = State::AtEnd;
@@ -265,4 +277,46 @@ fn masked(text: &str, key: Option<&SecretString>) -> String {
 fn chain(error: &dyn std::error::Error) -> String {
     let causes = std::iter::successors(error.source(), |cause| cause.source());
     causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+
+    use tokio::time::{Instant, advance};
+
+    use super::*;
+
+    /// Reads no event: there are none.
+    struct Nothing;
+
+    impl Decoder for Nothing {
+        fn event(&mut self, data: &str, _: &mut VecDeque<Part>) -> Result<(), ModelError> {
+            panic!("an event: {data}")
+        }
+
+        fn spent(&self) -> Tokens {
+            Tokens::default()
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_body_that_is_always_there_leaves_others_the_thread_and_is_given_up() {
+        let comments = futures::stream::repeat_with(|| Ok::<_, Infallible>(Bytes::from_static(b": on\n\n")));
+        let mut parts = Decoding::new(comments, Nothing, None);
+        let (began, minute) = (Instant::now(), Duration::from_mins(1));
+        let others = async {
+            loop {
+                advance(minute).await;
+            }
+        };
+        let part = tokio::select! {
+            biased;
+            part = parts.next() => part,
+            () = others => None,
+        };
+        let Some(Err(error)) = part else { panic!("{part:?}") };
+        assert_eq!(error.kind, ModelErrorKind::Broken, "{error}");
+        assert!((19 * minute..=21 * minute).contains(&began.elapsed()), "{:?}", began.elapsed());
+    }
 }

@@ -42,7 +42,7 @@ pub(super) struct Watched<B> {
     /// None before the body is first waited for.
     timer: Option<Pin<Box<Sleep>>>,
     last: Instant,
-    /// Whether something was told since the timer was looked at, and when it was looked at last and something was.
+    /// Whether the last piece told something, and when the first came that followed one which did.
     progress: bool,
     told: Instant,
 }
@@ -67,25 +67,24 @@ where
     ///
     /// # Errors
     /// The connection broke, nothing came for [`SILENCE`], or nothing that told anything for [`STALLED`], which is
-    /// noticed within twice [`SILENCE`].
+    /// noticed with the next piece and reckoned from the one after the last that did: within twice [`SILENCE`].
     pub(super) fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<io::Result<Bytes>>> {
+        let given_up = |why: String| Poll::Ready(Some(Err(io::Error::new(io::ErrorKind::TimedOut, why))));
         loop {
             if let Poll::Ready(piece) = self.body.poll_next_unpin(context) {
                 self.last = Instant::now();
+                if std::mem::take(&mut self.progress) {
+                    self.told = self.last;
+                } else if piece.is_some() && self.last - self.told >= STALLED {
+                    return given_up("the provider kept the connection and said nothing".to_owned());
+                }
                 return Poll::Ready(piece.map(|piece| piece.map_err(io::Error::other)));
             }
             let deadline = self.last + SILENCE;
             let timer = self.timer.get_or_insert_with(|| Box::pin(sleep_until(deadline)));
             ready!(timer.as_mut().poll(context));
-            let now = Instant::now();
-            let given_up = |why: String| Poll::Ready(Some(Err(io::Error::new(io::ErrorKind::TimedOut, why))));
-            if deadline <= now {
+            if deadline <= Instant::now() {
                 return given_up(format!("nothing came for {} seconds", SILENCE.as_secs()));
-            }
-            if std::mem::take(&mut self.progress) {
-                self.told = now;
-            } else if now - self.told >= STALLED {
-                return given_up("the provider kept the connection and said nothing".to_owned());
             }
             timer.as_mut().reset(deadline);
         }
@@ -141,7 +140,6 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_provider_that_keeps_the_connection_and_says_nothing_is_given_up_and_a_slow_one_is_not() {
-        // The last comes in pairs, so that the timer fires often.
         for (gaps, what) in [
             ([1].repeat(9_000), "each second"),
             ([60].repeat(150), "each minute"),
