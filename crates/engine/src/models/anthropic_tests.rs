@@ -200,6 +200,21 @@ fn stopped_for(reason: &str, input: &str) -> ToolUse {
     answer(&lines.concat(), Decoding::default()).calls().next().unwrap().clone()
 }
 
+/// Kimi leaves the event out (<https://github.com/xemantic/anthropic-sdk-kotlin/issues/147>).
+#[test]
+fn blocks_that_nobody_ends_are_whole_where_the_next_begins_and_at_the_end() {
+    let call = |id: &str| {
+        let block = json!({"type": "tool_use", "id": id, "name": "t", "input": {"of": id}});
+        json!({"type": "content_block_start", "content_block": block})
+    };
+    let end = json!({"type": "message_delta", "delta": {"stop_reason": "tool_use"}});
+    let events = [call("one"), call("two"), end, json!({"type": "message_stop"})];
+    let lines: Vec<String> = events.iter().map(|event| format!("data: {event}\n\n")).collect();
+    let answer = answer(&lines.concat(), Decoding::default());
+    let inputs: Vec<&Value> = answer.calls().map(|call| &call.input).collect();
+    assert_eq!(inputs, [&json!({"of": "one"}), &json!({"of": "two"})]);
+}
+
 #[test]
 fn a_call_that_the_answer_was_cut_off_in_is_marked() {
     let whole = stopped_for("tool_use", "{\"a\":1}");

@@ -13,8 +13,6 @@ use serde_json::Value;
 
 use super::{ModelError, ModelErrorKind};
 
-/// How much of what a provider says is shown to a person, in characters.
-const MAX_SHOWN: usize = 1_000;
 /// The wish that stands for "not again" (`x-should-retry: false`): longer than any provider is waited for, so that
 /// the next model is asked.
 const NOT_AGAIN: Duration = Duration::from_hours(1);
@@ -99,7 +97,7 @@ impl Problem {
     /// What a person is shown.
     fn shown(&self) -> String {
         let shown = if self.message.is_empty() { self.codes.join(", ") } else { self.message.clone() };
-        if shown.is_empty() { "nothing more".into() } else { shown.chars().take(MAX_SHOWN).collect() }
+        if shown.is_empty() { "nothing more".into() } else { shown }
     }
 }
 

@@ -71,6 +71,20 @@ fn answer(stream: &str) -> Answer {
     decoding::answer(stream, Decoding::default())
 }
 
+/// As the vendor's own SDK looks for it (js-genai, `_api_client.ts`, `processStreamResponse`).
+#[test]
+fn an_error_that_is_no_event_ends_an_answer_as_one_that_is() {
+    let piece = json!({"candidates": [{"content": {"parts": [{"text": "half"}]}, "finishReason": "STOP"}]});
+    let refusal = json!({"error": {"code": 429, "status": "RESOURCE_EXHAUSTED", "message": "Try later."}});
+    for refusal in [refusal.to_string(), serde_json::to_string_pretty(&refusal).unwrap()] {
+        for stream in [format!("data: {piece}\n\n{refusal}"), refusal.clone()] {
+            let error = error(&stream, Decoding::default());
+            assert_eq!(error.kind, ModelErrorKind::Busy, "{error}");
+            assert!(error.message.contains("Try later."), "{error}");
+        }
+    }
+}
+
 fn request<'a>(messages: &'a [Message], tools: &'a [ToldTool]) -> Request<'a> {
     Request {
         system: "Be brief.",

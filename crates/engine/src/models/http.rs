@@ -26,6 +26,8 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// How much of a refusal's body is read, and for how long: its status alone tells most.
 const MAX_ERROR_BODY: usize = 64 * 1024;
 const ERROR_BODY: Duration = Duration::from_secs(10);
+/// How much of what a provider says is shown to a person, in characters.
+const MAX_SHOWN: usize = 1_000;
 
 /// So many pieces of a body that make no part are read at one go: what is there at once, without an end, must not keep
 /// others from the thread.
@@ -212,7 +214,7 @@ where
             return Poll::Ready(None);
         }
         let part = ready!(self.poll_part(context)).map_err(|error| {
-            let message = masked(&error.message, self.key.as_ref());
+            let message = shown(&error.message, self.key.as_ref());
             // An answer that fails tells what it has cost until then: it is billed like any other.
             ModelError { message, spent: self.decoder.spent(), ..error }
         });
@@ -260,9 +262,17 @@ async fn refusal(response: reqwest::Response, key: Option<&SecretString>) -> Mod
     let status = response.status().as_u16();
     let headers = response.headers().clone();
     let body = silence::beginning(response.bytes_stream(), MAX_ERROR_BODY, ERROR_BODY).await;
-    // Before anything of it is cut.
-    let body = masked(&String::from_utf8_lossy(&body), key);
-    classify::refused(status, &headers, body.as_bytes(), jiff::Timestamp::now())
+    let error = classify::refused(status, &headers, &body, jiff::Timestamp::now());
+    ModelError { message: shown(&error.message, key), ..error }
+}
+
+/// What a person is shown of what a provider says. Cut once the key is out of it: a part of a key is not found.
+fn shown(message: &str, key: Option<&SecretString>) -> String {
+    let message = masked(message, key);
+    match message.char_indices().nth(MAX_SHOWN) {
+        Some((end, _)) => message.get(..end).unwrap_or_default().to_owned(),
+        None => message,
+    }
 }
 
 /// What a provider says, without the key.
@@ -287,12 +297,16 @@ mod tests {
 
     use super::*;
 
-    /// Reads no event: there are none.
-    struct Nothing;
+    /// Makes a part of each event, and an error of one that begins with `!`.
+    struct Plain;
 
-    impl Decoder for Nothing {
-        fn event(&mut self, data: &str, _: &mut VecDeque<Part>) -> Result<(), ModelError> {
-            panic!("an event: {data}")
+    impl Decoder for Plain {
+        fn event(&mut self, data: &str, parts: &mut VecDeque<Part>) -> Result<(), ModelError> {
+            if let Some(error) = data.strip_prefix('!') {
+                return Err(ModelError::new(ModelErrorKind::Busy, error));
+            }
+            parts.push_back(Part::Delta(data.to_owned()));
+            Ok(())
         }
 
         fn spent(&self) -> Tokens {
@@ -303,7 +317,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_body_that_is_always_there_leaves_others_the_thread_and_is_given_up() {
         let comments = futures::stream::repeat_with(|| Ok::<_, Infallible>(Bytes::from_static(b": on\n\n")));
-        let mut parts = Decoding::new(comments, Nothing, None);
+        let mut parts = Decoding::new(comments, Plain, None);
         let (began, minute) = (Instant::now(), Duration::from_mins(1));
         let others = async {
             loop {
@@ -318,5 +332,28 @@ mod tests {
         let Some(Err(error)) = part else { panic!("{part:?}") };
         assert_eq!(error.kind, ModelErrorKind::Broken, "{error}");
         assert!((19 * minute..=21 * minute).contains(&began.elapsed()), "{:?}", began.elapsed());
+    }
+    #[tokio::test(start_paused = true)]
+    async fn an_answer_that_gets_on_slowly_is_read_to_its_end() {
+        let pieces = futures::stream::iter(0..90).then(|number| async move {
+            tokio::time::sleep(Duration::from_mins(1)).await;
+            Ok::<_, Infallible>(Bytes::from(format!("data: {number}\n\n")))
+        });
+        let parts: Vec<_> = Decoding::new(Box::pin(pieces), Plain, None).collect().await;
+        assert_eq!(parts.iter().filter(|part| part.is_ok()).count(), 90);
+        assert!(matches!(parts.last(), Some(Err(error)) if error.message == ended_early().message));
+    }
+
+    #[tokio::test]
+    async fn a_key_where_a_message_is_cut_is_not_shown_in_part() {
+        let key = SecretString::from("sk-SECRETSECRETSECRET");
+        for (before, expected) in [(10, 10 + "[the key]".len() + 1), (MAX_SHOWN - 5, MAX_SHOWN)] {
+            let message = format!("data: !{}{}.\n\n", "ü".repeat(before), key.expose_secret());
+            let body = futures::stream::iter([Ok::<_, Infallible>(Bytes::from(message))]);
+            let told = Decoding::new(body, Plain, Some(key.clone())).next().await;
+            let Some(Err(error)) = told else { panic!("{told:?}") };
+            assert!(!error.message.contains("SECRET") && !error.message.contains("sk-"), "{error}");
+            assert_eq!(error.message.chars().count(), expected);
+        }
     }
 }

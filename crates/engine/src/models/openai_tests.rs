@@ -464,6 +464,12 @@ fn each_servers_reason_to_stop_is_understood() {
     for reason in ["insufficient_system_resource", "network_error", "error"] {
         assert_eq!(error(&stream(&hi, reason), Decoding::default()).kind, ModelErrorKind::Busy, "{reason}");
     }
+    // sglang's way to say that there is none (<https://github.com/sgl-project/sglang/issues/3912>).
+    let ended = stream(&hi, "length");
+    let (before, mark) = ended.rsplit_once("data: [DONE]").unwrap();
+    let none = json!({"choices": [{"delta": {}, "finish_reason": ""}]});
+    let again = format!("{before}data: {none}\n\ndata: [DONE]{mark}");
+    assert_eq!(answer(&again, Decoding::default()).stop, StopCause::Length);
     let refusal = [json!({"refusal": "No."})];
     assert_eq!(answer(&stream(&refusal, "stop"), Decoding::default()).stop, StopCause::Refusal);
 }

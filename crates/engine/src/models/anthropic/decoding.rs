@@ -148,7 +148,10 @@ impl Decoder for Decoding {
                     Some(_) => StopCause::Done,
                 };
             }
-            EventKind::MessageStop => parts.push_back(Part::Done(self.answer())),
+            EventKind::MessageStop => {
+                self.stop(parts);
+                parts.push_back(Part::Done(self.answer()));
+            }
             EventKind::Error => {
                 return Err(classify::broken_off(&serde_json::from_str(data).unwrap_or_default()));
             }
@@ -231,6 +234,8 @@ impl Decoding {
             }
             ContentBlock::Other => (Open::Ignored, None, String::new()),
         };
+        // Some compatible servers leave out that a block is whole.
+        self.stop(parts);
         self.open = Some(open);
         parts.extend(kind.map(Part::Start));
         if !first.is_empty() {

@@ -137,11 +137,14 @@ struct Event {
     is_told: bool,
     /// Whether no line has come yet.
     is_first: bool,
+    /// Whether it is JSON that no field names: so some servers, such as Gemini's, tell an error in a stream that has
+    /// begun. What there is of it is its data.
+    is_bare: bool,
 }
 
 impl Event {
     const fn new(framing: Framing) -> Self {
-        Self { framing, data: String::new(), is_told: false, is_first: true }
+        Self { framing, data: String::new(), is_told: false, is_first: true, is_bare: false }
     }
 
     fn forget_told(&mut self) {
@@ -155,7 +158,11 @@ impl Event {
         let is_first = std::mem::take(&mut self.is_first);
         let line = line.strip_prefix(BYTE_ORDER_MARK).filter(|_| is_first).unwrap_or(line);
         match self.framing {
-            Framing::Sse if line.is_empty() => self.is_told = true,
+            Framing::Sse if line.is_empty() => (self.is_told, self.is_bare) = (true, false),
+            Framing::Sse if self.is_bare || self.begins_bare(line) => {
+                self.is_bare = true;
+                self.add(line)?;
+            }
             Framing::Sse => match line.strip_prefix(b"data") {
                 Some([]) => self.add(b"")?,
                 Some([b':', b' ', value @ ..] | [b':', value @ ..]) => self.add(value)?,
@@ -171,6 +178,10 @@ impl Event {
             self.forget_told();
         }
         Ok(self.is_told)
+    }
+
+    fn begins_bare(&self, line: &[u8]) -> bool {
+        self.data.is_empty() && matches!(line, [b'{' | b'[', ..])
     }
 
     /// Adds a line of data.

@@ -49,7 +49,8 @@ fn the_last_event_may_lack_its_end() {
     }
 }
 
-/// As the standard has it; some of these a stricter reader takes for faults.
+/// As the standard has it; some of these a stricter reader takes for faults. But what is not UTF-8 is no answer that
+/// could be shown: the standard would put other letters for it.
 #[test]
 fn what_says_nothing_is_passed_over() {
     for (body, expected) in [
@@ -64,6 +65,17 @@ fn what_says_nothing_is_passed_over() {
     }
     assert_eq!(data(&[b"data: 1\n\ndata: \xff\n\n"], Framing::Sse), Err(Fault::NotUtf8));
     assert_eq!(data(&[b": \xff\n\ndata: 1\n\n"], Framing::Sse), Ok(of(&["1"])));
+}
+
+#[test]
+fn json_that_no_field_names_is_an_event() {
+    for (body, expected) in [
+        ("data: 1\n\n{\n  \"error\": {\n  }\n}\n", &["1", "{\n  \"error\": {\n  }\n}"][..]),
+        ("[{}]\n\ndata: 1\n\n", &["[{}]", "1"]),
+        ("data: 1\n{}\n\n", &["1"]),
+    ] {
+        assert_eq!(data(&[body.as_bytes()], Framing::Sse), Ok(of(expected)), "{body:?}");
+    }
 }
 
 #[test]

@@ -139,7 +139,7 @@ impl Decoder for Decoding {
             return self.done(parts);
         }
         let chunk: Chunk = serde_json::from_str(data).map_err(|error| no_known_form(&error))?;
-        if chunk.error.is_some_and(|error| !error.is_null()) {
+        if chunk.error.is_some() {
             return Err(classify::broken_off(&serde_json::from_str(data).unwrap_or_default()));
         }
         // Only one choice is asked for.
@@ -148,7 +148,9 @@ impl Decoder for Decoding {
         self.usage = usage.map_or(self.usage, Usage::tokens);
         if let Some(choice) = choice {
             self.delta(choice.delta.unwrap_or_default(), parts);
-            self.finish_reason = choice.finish_reason.or(self.finish_reason.take());
+            // Of some compatible servers an empty text is none.
+            let reason = choice.finish_reason.filter(|reason| !reason.is_empty());
+            self.finish_reason = reason.or(self.finish_reason.take());
         }
         Ok(())
     }
