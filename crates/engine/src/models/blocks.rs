@@ -10,6 +10,7 @@ use contract::CallId;
 use contract::event::BlockType;
 use serde_json::{Map, Value};
 
+use super::http::Received;
 use super::{Block, Part, ToolUse};
 
 /// A call that came whole. One without an id gets ours, by which its result is found.
@@ -48,9 +49,15 @@ pub(super) struct Blocks {
     blocks: Vec<Block>,
     /// The block that is shown as open.
     open: Option<Prose>,
+    received: Received,
 }
 
 impl Blocks {
+    /// How much of the answer has come.
+    pub(super) const fn received(&self) -> Received {
+        self.received
+    }
+
     /// Adds what the model wrote, which continues the block before if that is of its kind and neither is signed.
     pub(super) fn write(
         &mut self,
@@ -65,22 +72,26 @@ impl Blocks {
         } else if signature.is_none() {
             return;
         }
+        let bytes = text.len() + signature.as_ref().map_or(0, String::len);
         match (prose, self.blocks.last_mut()) {
             (Prose::Text, Some(Block::Text { text: before, signature: None }))
             | (Prose::Thinking, Some(Block::Thinking { thinking: before, signature: None }))
                 if signature.is_none() =>
             {
                 before.push_str(&text);
+                return self.received.more(bytes);
             }
             (Prose::Text, _) => self.blocks.push(Block::Text { text, signature }),
             (Prose::Thinking, _) => self.blocks.push(Block::Thinking { thinking: text, signature }),
         }
+        self.received.block(bytes);
     }
 
     /// Adds a call, which always comes whole.
     pub(super) fn call(&mut self, call: ToolUse, parts: &mut VecDeque<Part>) {
         self.close(parts);
         parts.extend([Part::Start(BlockType::ToolUse), Part::Stop]);
+        self.received.block(call.input.to_string().len());
         self.blocks.push(Block::ToolUse(call));
     }
 

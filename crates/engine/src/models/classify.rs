@@ -38,6 +38,14 @@ pub(super) fn broken_off(event: &Value) -> ModelError {
     ModelError { retry_after: problem.retry_delay, ..ModelError::new(kind, message) }
 }
 
+/// Whether an event within a stream, of whatever protocol and form, reports an error. One of another type does not,
+/// whatever else is in it.
+pub(super) fn tells_error(event: &Value) -> bool {
+    let event = event.get(0).unwrap_or(event);
+    let is_called_so = ["type", "object"].iter().any(|field| event[field] == "error");
+    is_called_so || !event["type"].is_string() && event.get("error").is_some_and(|error| !error.is_null())
+}
+
 /// An error as a provider tells it, in the terms that are common to all of them.
 #[derive(Default)]
 struct Problem {

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 
 use super::blocks::{Blocks, Prose, given_id, whole_call};
 use super::classify;
-use super::http::{Body, Decoder, Endpoint, call, ended_early, insert, no_known_form};
+use super::http::{Body, Count, Decoder, Endpoint, Received, call, ended_early, if_readable, insert, read};
 use super::media::{self, GEMINI, PDF, Sendable, is_blank};
 use super::profile::{Effort, Profile, Thinking};
 use super::{
@@ -263,9 +263,9 @@ fn result(reply: &ToolReply, call: &ToolUse) -> (Value, Vec<Value>) {
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Chunk {
-    #[serde(default)]
-    candidates: Vec<Candidate>,
+    candidates: Option<Vec<Candidate>>,
     prompt_feedback: Option<PromptFeedback>,
+    #[serde(default, deserialize_with = "if_readable")]
     usage_metadata: Option<Usage>,
     error: Option<Value>,
 }
@@ -279,16 +279,14 @@ struct Candidate {
 
 #[derive(Deserialize)]
 struct Said {
-    #[serde(default)]
-    parts: Vec<SaidPart>,
+    parts: Option<Vec<SaidPart>>,
 }
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct SaidPart {
     text: Option<String>,
-    #[serde(default)]
-    thought: bool,
+    thought: Option<bool>,
     thought_signature: Option<String>,
     /// Boxed, as few have it and each part is moved about.
     function_call: Option<Box<FunctionCall>>,
@@ -311,10 +309,10 @@ struct PromptFeedback {
 #[derive(Clone, Copy, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct Usage {
-    prompt_token_count: Option<u64>,
-    cached_content_token_count: Option<u64>,
-    candidates_token_count: Option<u64>,
-    thoughts_token_count: Option<u64>,
+    prompt_token_count: Count,
+    cached_content_token_count: Count,
+    candidates_token_count: Count,
+    thoughts_token_count: Count,
 }
 
 #[derive(Default)]
@@ -327,7 +325,7 @@ struct Decoding {
 
 impl Decoder for Decoding {
     fn event(&mut self, data: &str, parts: &mut VecDeque<Part>) -> Result<(), ModelError> {
-        let chunk: Chunk = serde_json::from_str(data).map_err(|error| no_known_form(&error))?;
+        let chunk: Chunk = read(data)?;
         if let Some(error) = chunk.error {
             return Err(classify::broken_off(&json!({"error": error})));
         }
@@ -336,8 +334,8 @@ impl Decoder for Decoding {
         }
         self.blocked |= chunk.prompt_feedback.is_some_and(|feedback| feedback.block_reason.is_some());
         // Only one candidate is asked for.
-        if let Some(candidate) = chunk.candidates.into_iter().next() {
-            for part in candidate.content.into_iter().flat_map(|said| said.parts) {
+        if let Some(candidate) = chunk.candidates.into_iter().flatten().next() {
+            for part in candidate.content.and_then(|said| said.parts).into_iter().flatten() {
                 self.part(part, parts);
             }
             self.finish_reason = candidate.finish_reason.or(self.finish_reason.take());
@@ -359,6 +357,10 @@ impl Decoder for Decoding {
     fn spent(&self) -> Tokens {
         self.usage.tokens()
     }
+
+    fn received(&self) -> Received {
+        self.blocks.received()
+    }
 }
 
 impl Decoding {
@@ -367,7 +369,7 @@ impl Decoding {
             let FunctionCall { id, name, args } = *call;
             return self.blocks.call(whole_call(id, name, args, part.thought_signature), parts);
         }
-        let prose = if part.thought { Prose::Thinking } else { Prose::Text };
+        let prose = if part.thought == Some(true) { Prose::Thinking } else { Prose::Text };
         self.blocks.write(prose, part.text.unwrap_or_default(), part.thought_signature, parts);
     }
 }
@@ -384,14 +386,13 @@ impl Usage {
     }
 
     fn tokens(self) -> Tokens {
-        let counted = |count: Option<u64>| count.unwrap_or(0);
-        let reasoning = counted(self.thoughts_token_count);
+        let reasoning = self.thoughts_token_count.tokens();
         Tokens {
             // With what was cached.
-            input: counted(self.prompt_token_count),
+            input: self.prompt_token_count.tokens(),
             // The vendor counts thoughts beside the candidates.
-            output: counted(self.candidates_token_count) + reasoning,
-            cache_read: counted(self.cached_content_token_count),
+            output: self.candidates_token_count.tokens().saturating_add(reasoning),
+            cache_read: self.cached_content_token_count.tokens(),
             // What the vendor caches of itself costs nothing more.
             cache_write: 0,
             reasoning,

@@ -325,6 +325,20 @@ fn pieces_after_a_reason_to_end_are_read() {
 }
 
 #[test]
+fn what_is_not_needed_may_be_absent_in_any_form() {
+    let pieces = [
+        json!({"candidates": null, "usageMetadata": "none"}),
+        json!({"candidates": [{"content": {"parts": null}}], "usageMetadata": {"promptTokenCount": null}}),
+        json!({"candidates": [{"content": null}], "usageMetadata": {"thoughtsTokenCount": u64::MAX}}),
+        json!({"candidates": [{"content": {"parts": [{"text": "a", "thought": null}]}, "finishReason": "STOP"}],
+               "usageMetadata": {"promptTokenCount": 3.0, "candidatesTokenCount": 2}}),
+    ];
+    let answer =
+        answer(&pieces.iter().map(|piece| format!("data: {piece}\n\n")).collect::<Vec<_>>().concat());
+    assert_eq!((answer.text().as_str(), answer.usage.input, answer.usage.output), ("a", 3, u64::MAX));
+}
+
+#[test]
 fn each_reason_to_end_has_its_meaning() {
     let ended = |reason: &str| {
         let parts = json!([{"text": "So"}, {"functionCall": {"name": "f", "args": {"a": 1}}}]);
@@ -385,7 +399,10 @@ fn errors_in_the_stream_are_told_apart() {
         assert_eq!(error.kind, expected, "{status}");
         assert!(error.message.contains("overloaded"), "{error}");
     }
-    for data in ["{", "[]", r#"{"candidates":7}"#] {
+    // As the vendor tells errors where no event stream is asked for.
+    let error_in_list = r#"data: [{"error": {"code": 503, "message": "The model is overloaded."}}]"#;
+    assert_eq!(error(&format!("{error_in_list}\n\n"), Decoding::default()).kind, Busy);
+    for data in ["{", "[]", r#"{"candidates":7}"#, r#"{"candidates":[{"content":{"parts":[{"text":7}]}}]}"#] {
         assert_eq!(error(&format!("data: {data}\n\n"), Decoding::default()).kind, Broken, "{data}");
     }
 }

@@ -1,6 +1,7 @@
 //! One call of a provider over HTTP: send the request, read the answer's event stream, classify what fails.
 
 mod framing;
+mod reading;
 mod silence;
 
 use std::collections::VecDeque;
@@ -13,12 +14,13 @@ use bytes::Bytes;
 use futures::{Stream, StreamExt as _, TryStreamExt as _};
 use reqwest::header::{CONTENT_TYPE, HeaderName};
 use secrecy::{ExposeSecret as _, SecretString};
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use serde_json::Value;
 
 use super::{Answer, ModelError, ModelErrorKind, Part, Parts, Tokens, classify};
 use framing::Events;
 pub(super) use framing::Framing;
+pub(super) use reading::{Count, END_MARK, as_it_is, field, if_readable, needed, no_known_form, read};
 use silence::{SILENCE, Watched};
 
 /// How long a provider may take to accept a connection.
@@ -28,6 +30,10 @@ const MAX_ERROR_BODY: usize = 64 * 1024;
 const ERROR_BODY: Duration = Duration::from_secs(10);
 /// How much of what a provider says is shown to a person, in characters.
 const MAX_SHOWN: usize = 1_000;
+
+/// The longest answer, as it is kept, in bytes. No vendor's models write as much; a server that does not end one must
+/// not fill the memory.
+const MAX_ANSWER: Received = Received(16 * 1024 * 1024);
 
 /// So many pieces of a body that make no part are read at one go: what is there at once, without an end, must not keep
 /// others from the thread.
@@ -86,28 +92,34 @@ pub(super) trait Decoder: Send + Unpin + 'static {
 
     /// What the answer has cost so far, as far as the provider has told.
     fn spent(&self) -> Tokens;
+
+    /// How much of the answer has come.
+    fn received(&self) -> Received;
+}
+
+/// How much of an answer has come and is kept, in bytes: also what nobody is shown, such as the input of a call. It
+/// grows as long as the answer gets on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd)]
+pub(super) struct Received(usize);
+
+impl Received {
+    /// Adds more of a block.
+    pub(super) fn more(&mut self, bytes: usize) {
+        self.0 = self.0.saturating_add(bytes);
+    }
+
+    /// Adds a block that begins, and what has come with it.
+    pub(super) fn block(&mut self, bytes: usize) {
+        // So much is kept of a block in which there is nothing.
+        const BLOCK: usize = 256;
+        self.more(BLOCK);
+        self.more(bytes);
+    }
 }
 
 /// The failure of a stream that ended before its answer was whole.
 pub(super) fn ended_early() -> ModelError {
     ModelError::new(ModelErrorKind::Broken, "the provider's stream ended without its end mark")
-}
-
-/// What tells of which type an event is, whatever else is in it.
-#[derive(Deserialize)]
-pub(super) struct Typed<K> {
-    #[serde(rename = "type")]
-    pub(super) kind: K,
-}
-
-/// The failure of an event that is not of the form that its type has.
-pub(super) fn no_known_form(what: &dyn std::fmt::Display) -> ModelError {
-    ModelError::new(ModelErrorKind::Broken, format!("the provider sent an event of no known form: {what}"))
-}
-
-/// A field that the type of an event has.
-pub(super) fn needed<T>(field: Option<T>, name: &str) -> Result<T, ModelError> {
-    field.ok_or_else(|| no_known_form(&format!("`{name}` is missing")))
 }
 
 /// Sets a field of a request's body.
@@ -171,11 +183,21 @@ where
         let mut pieces = 0;
         loop {
             if let Some(part) = self.parts.pop_front() {
-                self.body.note_progress();
                 return Poll::Ready(Ok(part));
             }
             match self.events.next() {
-                Ok(Some(data)) => self.decoder.event(data, &mut self.parts)?,
+                Ok(Some(data)) => {
+                    let before = self.decoder.received();
+                    self.decoder.event(data, &mut self.parts)?;
+                    let received = self.decoder.received();
+                    if received > MAX_ANSWER {
+                        let what = format!("the provider's answer has more than {} bytes", MAX_ANSWER.0);
+                        return Poll::Ready(Err(ModelError::new(ModelErrorKind::Broken, what)));
+                    }
+                    if received != before {
+                        self.body.note_progress();
+                    }
+                }
                 Ok(None) if self.state == State::AtEnd => {
                     let answer = self.decoder.end(&mut self.parts)?;
                     self.parts.push_back(Part::Done(answer));
@@ -297,16 +319,24 @@ mod tests {
 
     use super::*;
 
-    /// Makes a part of each event, and an error of one that begins with `!`.
-    struct Plain;
+    /// Makes a part of each event, an error of one that begins with `!`, and keeps one that begins with `+` to itself.
+    #[derive(Default)]
+    struct Plain(Received);
 
     impl Decoder for Plain {
         fn event(&mut self, data: &str, parts: &mut VecDeque<Part>) -> Result<(), ModelError> {
             if let Some(error) = data.strip_prefix('!') {
                 return Err(ModelError::new(ModelErrorKind::Busy, error));
             }
-            parts.push_back(Part::Delta(data.to_owned()));
+            self.0.more(data.len());
+            if !data.starts_with('+') {
+                parts.push_back(Part::Delta(data.to_owned()));
+            }
             Ok(())
+        }
+
+        fn received(&self) -> Received {
+            self.0
         }
 
         fn spent(&self) -> Tokens {
@@ -317,7 +347,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_body_that_is_always_there_leaves_others_the_thread_and_is_given_up() {
         let comments = futures::stream::repeat_with(|| Ok::<_, Infallible>(Bytes::from_static(b": on\n\n")));
-        let mut parts = Decoding::new(comments, Plain, None);
+        let mut parts = Decoding::new(comments, Plain::default(), None);
         let (began, minute) = (Instant::now(), Duration::from_mins(1));
         let others = async {
             loop {
@@ -333,15 +363,35 @@ mod tests {
         assert_eq!(error.kind, ModelErrorKind::Broken, "{error}");
         assert!((19 * minute..=21 * minute).contains(&began.elapsed()), "{:?}", began.elapsed());
     }
+
     #[tokio::test(start_paused = true)]
     async fn an_answer_that_gets_on_slowly_is_read_to_its_end() {
-        let pieces = futures::stream::iter(0..90).then(|number| async move {
-            tokio::time::sleep(Duration::from_mins(1)).await;
-            Ok::<_, Infallible>(Bytes::from(format!("data: {number}\n\n")))
-        });
-        let parts: Vec<_> = Decoding::new(Box::pin(pieces), Plain, None).collect().await;
-        assert_eq!(parts.iter().filter(|part| part.is_ok()).count(), 90);
-        assert!(matches!(parts.last(), Some(Err(error)) if error.message == ended_early().message));
+        for (shown, mark) in [(90, ""), (0, "+")] {
+            let pieces = futures::stream::iter(0..90).then(|number| async move {
+                tokio::time::sleep(Duration::from_mins(1)).await;
+                Ok::<_, Infallible>(Bytes::from(format!("data: {mark}{number}\n\n")))
+            });
+            let parts: Vec<_> = Decoding::new(Box::pin(pieces), Plain::default(), None).collect().await;
+            assert_eq!(parts.iter().filter(|part| part.is_ok()).count(), shown, "{mark}");
+            let last = parts.last();
+            assert!(matches!(last, Some(Err(error)) if error.message == ended_early().message), "{last:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn an_answer_without_an_end_does_not_fill_the_memory() {
+        for mark in ["", "+"] {
+            let event = Bytes::from(format!("data: {mark}{}\n\n", "x".repeat(100_000)));
+            let events = futures::stream::iter(vec![Ok::<_, Infallible>(event); 400]);
+            let mut parts = Decoding::new(events, Plain::default(), None);
+            let last = loop {
+                match parts.next().await.unwrap() {
+                    Ok(_) => {}
+                    Err(error) => break error,
+                }
+            };
+            assert_eq!(last.message, "the provider's answer has more than 16777216 bytes", "{mark}");
+        }
     }
 
     #[tokio::test]
@@ -350,7 +400,7 @@ mod tests {
         for (before, expected) in [(10, 10 + "[the key]".len() + 1), (MAX_SHOWN - 5, MAX_SHOWN)] {
             let message = format!("data: !{}{}.\n\n", "ü".repeat(before), key.expose_secret());
             let body = futures::stream::iter([Ok::<_, Infallible>(Bytes::from(message))]);
-            let told = Decoding::new(body, Plain, Some(key.clone())).next().await;
+            let told = Decoding::new(body, Plain::default(), Some(key.clone())).next().await;
             let Some(Err(error)) = told else { panic!("{told:?}") };
             assert!(!error.message.contains("SECRET") && !error.message.contains("sk-"), "{error}");
             assert_eq!(error.message.chars().count(), expected);

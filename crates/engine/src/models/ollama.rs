@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::blocks::{Blocks, Prose, given_id, whole_call};
 use super::classify;
-use super::http::{Body, Decoder, Endpoint, Framing, call, insert, no_known_form};
+use super::http::{Body, Count, Decoder, Endpoint, Framing, Received, call, insert, read};
 use super::media::{self, OLLAMA, Sendable, is_blank};
 use super::openai::Tool;
 use super::profile::{Effort, Profile, Thinking};
@@ -232,16 +232,15 @@ fn result(reply: &ToolReply, call: &ToolUse) -> (Value, Vec<Piece>) {
 /// A line of the answer. Fields that are not listed are ignored.
 #[derive(Deserialize)]
 struct Chunk {
-    #[serde(default)]
-    message: Said,
-    #[serde(default)]
-    done: bool,
+    message: Option<Said>,
+    done: Option<bool>,
     done_reason: Option<String>,
     #[serde(default)]
-    prompt_eval_count: u64,
+    prompt_eval_count: Count,
     #[serde(default)]
-    eval_count: u64,
-    error: Option<String>,
+    eval_count: Count,
+    /// A text; of servers that stand in for the vendor's also an object.
+    error: Option<Value>,
 }
 
 #[derive(Default, Deserialize)]
@@ -275,19 +274,19 @@ impl Decoder for Decoding {
     const FRAMING: Framing = Framing::Lines;
 
     fn event(&mut self, data: &str, parts: &mut VecDeque<Part>) -> Result<(), ModelError> {
-        let chunk: Chunk = serde_json::from_str(data).map_err(|error| no_known_form(&error))?;
+        let chunk: Chunk = read(data)?;
         if let Some(error) = chunk.error {
             return Err(classify::broken_off(&json!({"error": error})));
         }
-        let Said { thinking, content, tool_calls } = chunk.message;
+        let Said { thinking, content, tool_calls } = chunk.message.unwrap_or_default();
         self.blocks.write(Prose::Thinking, thinking.unwrap_or_default(), None, parts);
         self.blocks.write(Prose::Text, content.unwrap_or_default(), None, parts);
         for Call { id, function } in tool_calls.into_iter().flatten() {
             self.blocks.call(whole_call(id, function.name, function.arguments, None), parts);
         }
-        if chunk.done {
-            self.usage =
-                Tokens { input: chunk.prompt_eval_count, output: chunk.eval_count, ..Tokens::default() };
+        if chunk.done == Some(true) {
+            let (input, output) = (chunk.prompt_eval_count.tokens(), chunk.eval_count.tokens());
+            self.usage = Tokens { input, output, ..Tokens::default() };
             let stop = match chunk.done_reason.as_deref() {
                 Some("length") => StopCause::Length,
                 _ => StopCause::Done,
@@ -300,6 +299,10 @@ impl Decoder for Decoding {
 
     fn spent(&self) -> Tokens {
         self.usage
+    }
+
+    fn received(&self) -> Received {
+        self.blocks.received()
     }
 }
 

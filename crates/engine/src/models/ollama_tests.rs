@@ -238,6 +238,15 @@ fn errors_in_the_stream_are_told() {
     let told = error_of(&format!("{start}{line}"));
     assert_eq!(told.kind, ModelErrorKind::Busy);
     assert!(told.message.contains("while running the model"), "{told}");
+    let told = error_of(r#"{"error":{"code":503,"message":"The model is overloaded."}}"#);
+    assert_eq!((told.kind, told.message.contains("overloaded")), (ModelErrorKind::Busy, true), "{told}");
+    let nulls = concat!(
+        r#"{"message":null,"done":null,"error":null,"eval_count":null}"#,
+        "\n",
+        r#"{"message":{"content":"a","tool_calls":null},"done":true,"prompt_eval_count":null,"eval_count":2.0}"#,
+    );
+    let read = answer(nulls);
+    assert_eq!((read.text().as_str(), read.usage.input, read.usage.output), ("a", 0, 2));
     for line in ["{", "[]", r#"{"message":7}"#, "data: {}"] {
         assert_eq!(error_of(line).kind, ModelErrorKind::Broken, "{line}");
     }

@@ -1,5 +1,6 @@
 //! The OpenAI Chat Completions protocol (<https://platform.openai.com/docs/api-reference/chat>).
 
+mod content;
 mod decoding;
 
 use contract::content::MediaKind;
@@ -232,11 +233,16 @@ fn result(reply: &ToolReply) -> (Value, Vec<Piece>) {
 fn assistant(blocks: &[Block], same_model: bool) -> Option<Value> {
     let mut message = json!({"role": "assistant"});
     let mut text = String::new();
-    let mut calls = Vec::new();
+    let (mut thoughts, mut calls) = (Vec::new(), Vec::new());
     for block in blocks {
         match block {
             Block::Text { text: more, .. } => text.push_str(more),
             Block::ToolUse(call) => calls.push(tool_call(call, same_model)),
+            Block::Thinking { thinking, signature: Some(signature) }
+                if same_model && signature == CONTENT =>
+            {
+                thoughts.push(thinking.as_str());
+            }
             Block::Thinking { thinking, signature: Some(signature) } if same_model => {
                 if let Some((field, reasoning)) = reasoning(thinking, signature) {
                     insert(&mut message, field, reasoning);
@@ -245,10 +251,12 @@ fn assistant(blocks: &[Block], same_model: bool) -> Option<Value> {
             Block::Thinking { .. } | Block::RedactedThinking { .. } => {}
         }
     }
-    if !is_blank(&text) {
-        insert(&mut message, "content", json!(text));
-    } else if calls.is_empty() {
+    let text = Some(text.as_str()).filter(|text| !is_blank(text));
+    if text.is_none() && calls.is_empty() {
         return None;
+    }
+    if let Some(content) = content::sent_back(&thoughts, text) {
+        insert(&mut message, CONTENT, content);
     }
     if !calls.is_empty() {
         insert(&mut message, "tool_calls", json!(calls));
@@ -277,7 +285,10 @@ const REASONING_CONTENT: &str = "reasoning_content";
 /// (<https://openrouter.ai/docs/use-cases/reasoning-tokens>). Kept as they came.
 const REASONING_DETAILS: &str = "reasoning_details";
 
-/// The field of a message in which reasoning goes back. Its signature is what stood in that field, or, where that
+/// Where Mistral streams reasoning, and takes it back: see [`content`].
+const CONTENT: &str = "content";
+
+/// The field of a message in which reasoning goes back that has one of its own. Its signature is what stood in that field, or, where that
 /// was no more than the reasoning itself, the field's name.
 fn reasoning(thinking: &str, signature: &str) -> Option<(&'static str, Value)> {
     if signature == REASONING_CONTENT {

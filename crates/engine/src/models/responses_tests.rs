@@ -236,6 +236,14 @@ fn errors_in_the_stream_are_told_apart_and_cost_what_they_cost() {
     assert_eq!(error(&stream(&[too_long]), Decoding::default()).kind, ModelErrorKind::TooLong);
     let quota = json!({"type": "error", "code": "insufficient_quota", "message": "no", "param": null});
     assert_eq!(error(&stream(&[quota]), Decoding::default()).kind, ModelErrorKind::Quota);
+    for odd in [
+        json!({"type": "response.failed"}),
+        json!({"type": "response.failed", "response": "no object"}),
+        json!({"error": {"message": "Sorry."}}),
+        json!({"error": "Sorry.", "response": 1}),
+    ] {
+        assert_eq!(error(&stream(&[odd]), Decoding::default()).kind, ModelErrorKind::Busy);
+    }
     for data in [
         "{",
         "[]",
@@ -258,6 +266,15 @@ fn what_is_of_no_type_of_ours_may_have_any_form() {
     let (before, after) = STREAM.split_once("event: response.completed").unwrap();
     let with_foreign = format!("{before}data: {foreign}\n\nevent: response.completed{after}");
     assert_eq!(told(&with_foreign, Decoding::default), told(STREAM, Decoding::default));
+    let foreign = [
+        json!({"type": "response.reasoning_summary_part.added", "output_index": 1, "delta": {}, "item": 1}),
+        json!({"type": "response.output_text.delta", "output_index": null, "delta": "Hi.", "response": 1}),
+        json!({"type": "response.completed", "response": {"output": null, "usage": {
+            "input_tokens": 7.0, "output_tokens": null, "input_tokens_details": [], "output_tokens_details": 0,
+        }}}),
+    ];
+    let answer = answer(&stream(&foreign), Decoding::default());
+    assert_eq!((answer.text().as_str(), answer.usage.input, answer.usage.output), ("Hi.", 7, 0));
     let data = json!({"type": "error", "response": "no object", "code": "insufficient_quota"});
     assert_eq!(error(&stream(&[data]), Decoding::default()).kind, ModelErrorKind::Quota);
 }

@@ -7,7 +7,9 @@ use contract::event::BlockType;
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::models::http::{Decoder, Typed, needed, no_known_form};
+use crate::models::http::{
+    Count, Decoder, END_MARK, Received, as_it_is, field, if_readable, needed, no_known_form,
+};
 use crate::models::{
     Answer, Block, CUT_OFF, ModelError, Part, StopCause, Tokens, ToolUse, classify, tool_input,
 };
@@ -18,9 +20,12 @@ use crate::models::{
 struct Event {
     #[serde(rename = "type")]
     kind: EventKind,
+    /// Which block it is of.
+    index: Option<u64>,
     message: Option<Box<Start>>,
     content_block: Option<Box<ContentBlock>>,
     delta: Option<Delta>,
+    #[serde(default, deserialize_with = "if_readable")]
     usage: Option<Box<Usage>>,
 }
 
@@ -40,22 +45,19 @@ enum EventKind {
 
 #[derive(Deserialize)]
 struct Start {
-    #[serde(default)]
-    usage: Usage,
+    #[serde(default, deserialize_with = "if_readable")]
+    usage: Option<Usage>,
 }
 
 #[derive(Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 enum ContentBlock {
     Text {
-        #[serde(default)]
-        text: String,
+        text: Option<String>,
     },
     Thinking {
-        #[serde(default)]
-        thinking: String,
-        #[serde(default)]
-        signature: String,
+        thinking: Option<String>,
+        signature: Option<String>,
     },
     RedactedThinking {
         data: String,
@@ -101,20 +103,29 @@ enum DeltaKind {
 #[derive(Clone, Copy, Default, Deserialize)]
 #[serde(default)]
 struct Usage {
-    input_tokens: Option<u64>,
-    output_tokens: Option<u64>,
-    cache_read_input_tokens: Option<u64>,
-    cache_creation_input_tokens: Option<u64>,
+    input_tokens: Count,
+    output_tokens: Count,
+    cache_read_input_tokens: Count,
+    cache_creation_input_tokens: Count,
+    #[serde(deserialize_with = "if_readable")]
     output_tokens_details: Option<OutputDetails>,
 }
 
 #[derive(Clone, Copy, Default, Deserialize)]
+#[serde(default)]
 struct OutputDetails {
-    thinking_tokens: Option<u64>,
+    thinking_tokens: Count,
 }
 
-/// The block that is open, with what has come of it.
-enum Open {
+/// A block, with what has come of it.
+struct Coming {
+    /// Its number; absent of some compatible servers.
+    index: Option<u64>,
+    content: Content,
+    is_whole: bool,
+}
+
+enum Content {
     Text(String),
     Thinking { thinking: String, signature: String },
     Redacted(String),
@@ -122,24 +133,75 @@ enum Open {
     Ignored,
 }
 
+impl Content {
+    /// What it is shown as; none if it is not.
+    const fn shown_as(&self) -> Option<BlockType> {
+        match self {
+            Self::Text(_) => Some(BlockType::Text),
+            Self::Thinking { .. } => Some(BlockType::Thinking),
+            Self::Tool { .. } => Some(BlockType::ToolUse),
+            Self::Redacted(_) | Self::Ignored => None,
+        }
+    }
+
+    /// The block; none if it is nothing to us.
+    fn into_block(self, is_cut: bool) -> Option<Block> {
+        Some(match self {
+            Self::Text(text) => Block::Text { text, signature: None },
+            Self::Thinking { thinking, signature } => Block::Thinking {
+                thinking,
+                signature: Some(signature).filter(|signature| !signature.is_empty()),
+            },
+            Self::Redacted(data) => Block::RedactedThinking { data },
+            Self::Tool { id: provider_id, name, whole, input } => {
+                // Servers that do not stream a call's input give it at once.
+                let whole = if whole.is_null() { String::new() } else { whole.to_string() };
+                let (input, broken) = tool_input(if input.trim().is_empty() { &whole } else { &input });
+                let broken = broken.or_else(|| is_cut.then(|| CUT_OFF.to_owned()));
+                Block::ToolUse(ToolUse {
+                    call_id: CallId::new(),
+                    provider_id,
+                    name,
+                    input,
+                    signature: None,
+                    broken,
+                })
+            }
+            Self::Ignored => return None,
+        })
+    }
+}
+
+/// The vendor ends a block before it begins the next. Compatible servers may leave out ends, or give the calls of a
+/// model mixed, as they were told of them: what comes belongs to the block of its index, and a block that is shown as
+/// open is shown as ended where another goes on.
 #[derive(Default)]
 pub(super) struct Decoding {
-    blocks: Vec<Block>,
-    open: Option<Open>,
+    /// In the order in which they began.
+    blocks: Vec<Coming>,
+    /// The place of the block that is shown as open.
+    shown: Option<usize>,
     usage: Usage,
     stop: StopCause,
+    received: Received,
 }
 
 impl Decoder for Decoding {
     fn event(&mut self, data: &str, parts: &mut VecDeque<Part>) -> Result<(), ModelError> {
-        let Event { kind, message, content_block, delta, usage } = Event::read(data)?;
+        if data.trim() == END_MARK {
+            return Ok(());
+        }
+        let Event { kind, index, message, content_block, delta, usage } = Event::read(data)?;
         match kind {
-            EventKind::MessageStart => self.count(needed(message, "message")?.usage),
-            EventKind::ContentBlockStart => self.start(*needed(content_block, "content_block")?, parts),
-            EventKind::ContentBlockDelta => self.delta(needed(delta, "delta")?, parts)?,
-            EventKind::ContentBlockStop => self.stop(parts),
+            EventKind::MessageStart => self.count(message.and_then(|message| message.usage)),
+            EventKind::ContentBlockStart => {
+                self.received.block(data.len());
+                self.start(index, *needed(content_block, "content_block")?, parts);
+            }
+            EventKind::ContentBlockDelta => self.delta(index, needed(delta, "delta")?, parts)?,
+            EventKind::ContentBlockStop => self.stop(index, parts),
             EventKind::MessageDelta => {
-                self.count(usage.as_deref().copied().unwrap_or_default());
+                self.count(usage.as_deref().copied());
                 self.stop = match needed(delta, "delta")?.stop_reason.as_deref() {
                     None => self.stop,
                     Some("max_tokens") => StopCause::Length,
@@ -149,7 +211,7 @@ impl Decoder for Decoding {
                 };
             }
             EventKind::MessageStop => {
-                self.stop(parts);
+                self.hide(parts);
                 parts.push_back(Part::Done(self.answer()));
             }
             EventKind::Error => {
@@ -163,54 +225,51 @@ impl Decoder for Decoding {
     fn spent(&self) -> Tokens {
         self.usage.tokens()
     }
+
+    fn received(&self) -> Received {
+        self.received
+    }
 }
 
 impl Event {
-    /// Reads an event. One of a type that is not listed, which the vendor may add at any time, may have any form, and so
-    /// may a delta.
+    /// Reads an event. A field that is not of its form is missed only if the type of the event needs it; one of a type
+    /// that is not listed, which the vendor may add at any time, may have any form, and so may a delta.
     fn read(data: &str) -> Result<Self, ModelError> {
-        serde_json::from_str(data).or_else(|error| {
-            match serde_json::from_str(data).map(|Typed { kind }| kind) {
-                Ok(kind @ (EventKind::Other | EventKind::Error)) => Ok(Self::of(kind)),
-                Ok(EventKind::ContentBlockDelta) if has_delta_of_other_type(data) => {
-                    Ok(Self::of(EventKind::Other))
-                }
-                _ => Err(no_known_form(&error)),
-            }
+        serde_json::from_str(data).or_else(|fault| {
+            let event = as_it_is(data, &fault)?;
+            let kind = field(&event, "type").ok_or_else(|| no_known_form(&fault))?;
+            let delta_kind = event.get("delta").and_then(|delta| field(delta, "type"));
+            let is_other = delta_kind == Some(DeltaKind::Other);
+            Ok(Self {
+                kind: if kind == EventKind::ContentBlockDelta && is_other { EventKind::Other } else { kind },
+                index: field(&event, "index"),
+                message: field(&event, "message"),
+                content_block: field(&event, "content_block"),
+                delta: field(&event, "delta"),
+                usage: field(&event, "usage"),
+            })
         })
     }
-
-    fn of(kind: EventKind) -> Self {
-        Self { kind, message: None, content_block: None, delta: None, usage: None }
-    }
-}
-
-fn has_delta_of_other_type(data: &str) -> bool {
-    #[derive(Deserialize)]
-    struct HasDelta {
-        delta: Typed<DeltaKind>,
-    }
-    serde_json::from_str(data).is_ok_and(|HasDelta { delta }| delta.kind == DeltaKind::Other)
 }
 
 impl Usage {
     fn tokens(self) -> Tokens {
-        let counted = |count: Option<u64>| count.unwrap_or(0);
         let (read, write) =
-            (counted(self.cache_read_input_tokens), counted(self.cache_creation_input_tokens));
+            (self.cache_read_input_tokens.tokens(), self.cache_creation_input_tokens.tokens());
         Tokens {
             // The vendor counts cached parts of the prompt beside `input_tokens`, not in it.
-            input: counted(self.input_tokens) + read + write,
-            output: counted(self.output_tokens),
+            input: self.input_tokens.tokens().saturating_add(read).saturating_add(write),
+            output: self.output_tokens.tokens(),
             cache_read: read,
             cache_write: write,
-            reasoning: counted(self.output_tokens_details.and_then(|details| details.thinking_tokens)),
+            reasoning: self.output_tokens_details.unwrap_or_default().thinking_tokens.tokens(),
         }
     }
 }
 
 impl Decoding {
-    fn count(&mut self, usage: Usage) {
+    fn count(&mut self, usage: Option<Usage>) {
+        let Some(usage) = usage else { return };
         let ours = &mut self.usage;
         ours.input_tokens = usage.input_tokens.or(ours.input_tokens);
         ours.output_tokens = usage.output_tokens.or(ours.output_tokens);
@@ -220,30 +279,41 @@ impl Decoding {
         ours.output_tokens_details = usage.output_tokens_details.or(ours.output_tokens_details);
     }
 
-    fn start(&mut self, block: ContentBlock, parts: &mut VecDeque<Part>) {
-        let (open, kind, first) = match block {
-            ContentBlock::Text { text, .. } => (Open::Text(text.clone()), Some(BlockType::Text), text),
+    fn start(&mut self, index: Option<u64>, block: ContentBlock, parts: &mut VecDeque<Part>) {
+        let (content, first) = match block {
+            ContentBlock::Text { text } => (Content::Text(text.clone().unwrap_or_default()), text),
             ContentBlock::Thinking { thinking, signature } => {
-                let open = Open::Thinking { thinking: thinking.clone(), signature };
-                (open, Some(BlockType::Thinking), thinking)
+                let signature = signature.unwrap_or_default();
+                (Content::Thinking { thinking: thinking.clone().unwrap_or_default(), signature }, thinking)
             }
-            ContentBlock::RedactedThinking { data } => (Open::Redacted(data), None, String::new()),
+            ContentBlock::RedactedThinking { data } => (Content::Redacted(data), None),
             ContentBlock::ToolUse { id, name, input: whole } => {
-                let open = Open::Tool { id, name, whole, input: String::new() };
-                (open, Some(BlockType::ToolUse), String::new())
+                (Content::Tool { id, name, whole, input: String::new() }, None)
             }
-            ContentBlock::Other => (Open::Ignored, None, String::new()),
+            ContentBlock::Other => (Content::Ignored, None),
         };
-        // Some compatible servers leave out that a block is whole.
-        self.stop(parts);
-        self.open = Some(open);
-        parts.extend(kind.map(Part::Start));
-        if !first.is_empty() {
-            parts.push_back(Part::Delta(first));
+        let shown_as = content.shown_as();
+        // A server that begins two blocks of one index means them to follow each other.
+        if let Some(before) = self.blocks.iter_mut().rfind(|block| block.index == index) {
+            before.is_whole = true;
         }
+        self.blocks.push(Coming { index, content, is_whole: false });
+        self.show(self.blocks.len() - 1, shown_as, parts);
+        parts.extend(first.filter(|first| !first.is_empty()).map(Part::Delta));
     }
 
-    fn delta(&mut self, delta: Delta, parts: &mut VecDeque<Part>) -> Result<(), ModelError> {
+    /// The place of the block of an index or, where there is none of it, of the last.
+    fn place(&self, index: Option<u64>) -> Option<usize> {
+        let known = self.blocks.iter().rposition(|block| block.index == index);
+        known.or_else(|| self.blocks.len().checked_sub(1))
+    }
+
+    fn delta(
+        &mut self,
+        index: Option<u64>,
+        delta: Delta,
+        parts: &mut VecDeque<Part>,
+    ) -> Result<(), ModelError> {
         let kind = needed(delta.kind, "type")?;
         let (more, name) = match kind {
             DeltaKind::Text => (delta.text, "text"),
@@ -253,53 +323,63 @@ impl Decoding {
             DeltaKind::Other => return Ok(()),
         };
         let more = needed(more, name)?;
-        match (kind, &mut self.open) {
-            (DeltaKind::Text, Some(Open::Text(all)))
-            | (DeltaKind::Thinking, Some(Open::Thinking { thinking: all, .. })) => {
-                all.push_str(&more);
-                parts.push_back(Part::Delta(more));
-            }
-            (DeltaKind::Signature, Some(Open::Thinking { signature: all, .. }))
-            | (DeltaKind::InputJson, Some(Open::Tool { input: all, .. })) => all.push_str(&more),
+        let Some(at) = self.place(index) else { return Ok(()) };
+        let Some(Coming { content, .. }) = self.blocks.get_mut(at) else { return Ok(()) };
+        let shown_as = content.shown_as();
+        let (all, is_shown) = match (kind, content) {
+            (DeltaKind::Text, Content::Text(all))
+            | (DeltaKind::Thinking, Content::Thinking { thinking: all, .. }) => (all, true),
+            (DeltaKind::Signature, Content::Thinking { signature: all, .. })
+            | (DeltaKind::InputJson, Content::Tool { input: all, .. }) => (all, false),
             // A delta that does not fit its block: nothing we could show.
-            _ => {}
+            _ => return Ok(()),
+        };
+        all.push_str(&more);
+        self.received.more(more.len());
+        if is_shown {
+            self.show(at, shown_as, parts);
+            parts.push_back(Part::Delta(more));
         }
         Ok(())
     }
 
-    fn stop(&mut self, parts: &mut VecDeque<Part>) {
-        let (block, shown) = match self.open.take() {
-            Some(Open::Text(text)) => (Block::Text { text, signature: None }, true),
-            Some(Open::Thinking { thinking, signature }) => {
-                let signature = Some(signature).filter(|signature| !signature.is_empty());
-                (Block::Thinking { thinking, signature }, true)
-            }
-            Some(Open::Redacted(data)) => (Block::RedactedThinking { data }, false),
-            Some(Open::Tool { id, name, whole, input }) => {
-                // Servers that do not stream a call's input give it at once.
-                let whole = if whole.is_null() { String::new() } else { whole.to_string() };
-                let input = if input.trim().is_empty() { &whole } else { &input };
-                (Block::ToolUse(tool_use(id, name, input)), true)
-            }
-            Some(Open::Ignored) | None => return,
-        };
-        self.blocks.push(block);
-        if shown {
-            parts.push_back(Part::Stop);
+    fn stop(&mut self, index: Option<u64>, parts: &mut VecDeque<Part>) {
+        let place = self.place(index);
+        if let Some(block) = place.and_then(|at| self.blocks.get_mut(at)) {
+            block.is_whole = true;
+        }
+        if self.shown == place {
+            self.hide(parts);
         }
     }
 
-    fn answer(&mut self) -> Answer {
-        let mut blocks = std::mem::take(&mut self.blocks);
-        let cut = matches!(self.stop, StopCause::Length | StopCause::ContextFull);
-        if cut && let Some(Block::ToolUse(last)) = blocks.last_mut() {
-            last.broken.get_or_insert_with(|| CUT_OFF.into());
+    /// Shows a block as the one that is open.
+    fn show(&mut self, at: usize, shown_as: Option<BlockType>, parts: &mut VecDeque<Part>) {
+        if self.shown != Some(at) {
+            self.hide(parts);
+            self.shown = shown_as.is_some().then_some(at);
+            parts.extend(shown_as.map(Part::Start));
         }
+    }
+
+    fn hide(&mut self, parts: &mut VecDeque<Part>) {
+        parts.extend(self.shown.take().map(|_| Part::Stop));
+    }
+
+    fn answer(&mut self) -> Answer {
+        let is_cut = matches!(self.stop, StopCause::Length | StopCause::ContextFull);
+        let coming = std::mem::take(&mut self.blocks);
+        let last = coming.len().saturating_sub(1);
+        // A call that was under way when the answer was cut off, or by chance just whole.
+        let block = |(at, block): (usize, Coming)| {
+            let is_cut = is_cut && (at == last || !block.is_whole);
+            block.content.into_block(is_cut)
+        };
+        let blocks = coming.into_iter().enumerate().filter_map(block).collect();
         Answer { blocks, usage: self.spent(), stop: self.stop }
     }
 }
 
-fn tool_use(provider_id: String, name: String, input: &str) -> ToolUse {
-    let (input, broken) = tool_input(input);
-    ToolUse { call_id: CallId::new(), provider_id, name, input, signature: None, broken }
-}
+#[cfg(test)]
+#[path = "decoding_tests.rs"]
+mod tests;

@@ -167,7 +167,12 @@ impl Event {
                 Some([]) => self.add(b"")?,
                 Some([b':', b' ', value @ ..] | [b':', value @ ..]) => self.add(value)?,
                 // A comment, or a field that says nothing to us.
-                Some(_) | None => {}
+                Some(_) => {}
+                None => {
+                    if let Some(error) = error_told_by(line) {
+                        self.add(&[b"{\"error\":", error, b"}"].concat())?;
+                    }
+                }
             },
             Framing::Lines => {
                 self.add(line)?;
@@ -195,6 +200,12 @@ impl Event {
         self.data.push_str(std::str::from_utf8(value).map_err(|_| Fault::NotUtf8)?);
         Ok(())
     }
+}
+
+/// The error that a field of its own tells, in JSON: so llama.cpp did until September 2025
+/// (<https://github.com/ggml-org/llama.cpp/pull/16109>).
+fn error_told_by(line: &[u8]) -> Option<&[u8]> {
+    line.strip_prefix(b"error:").map(<[u8]>::trim_ascii).filter(|error| error.starts_with(b"{"))
 }
 
 #[cfg(test)]

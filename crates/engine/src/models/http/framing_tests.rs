@@ -68,11 +68,14 @@ fn what_says_nothing_is_passed_over() {
 }
 
 #[test]
-fn json_that_no_field_names_is_an_event() {
+fn json_that_no_field_of_the_standard_names_is_an_event() {
     for (body, expected) in [
         ("data: 1\n\n{\n  \"error\": {\n  }\n}\n", &["1", "{\n  \"error\": {\n  }\n}"][..]),
         ("[{}]\n\ndata: 1\n\n", &["[{}]", "1"]),
         ("data: 1\n{}\n\n", &["1"]),
+        ("data: 1\n\nerror: {\"code\":500}\n\ndata: 2\n\n", &["1", "{\"error\":{\"code\":500}}", "2"]),
+        ("error:{}", &["{\"error\":{}}"]),
+        ("error: none\nerror\nerrors: {}\ndata: 1\n\n", &["1"]),
     ] {
         assert_eq!(data(&[body.as_bytes()], Framing::Sse), Ok(of(expected)), "{body:?}");
     }

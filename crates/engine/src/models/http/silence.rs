@@ -12,7 +12,7 @@ use tokio::time::{Instant, Sleep, sleep_until, timeout};
 /// How long a provider may be silent, before its first byte or between two: a model that thinks hard sends pings or
 /// nothing for minutes.
 pub(super) const SILENCE: Duration = Duration::from_mins(5);
-/// How long it may send what makes no part of its answer, such as pings or the input of a call.
+/// How long it may send what is nothing of its answer, such as pings.
 const STALLED: Duration = Duration::from_mins(20);
 
 /// The beginning of a body: what comes in time, up to the piece that makes it longer than `most` bytes.

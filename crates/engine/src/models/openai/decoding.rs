@@ -8,8 +8,9 @@ use contract::event::BlockType;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::REASONING_CONTENT;
-use crate::models::http::{Decoder, insert, no_known_form};
+use super::content::{Chunk as ContentChunk, Content};
+use super::{CONTENT, REASONING_CONTENT};
+use crate::models::http::{Count, Decoder, END_MARK, Received, if_readable, insert, read};
 use crate::models::{
     Answer, Block, CUT_OFF, ModelError, ModelErrorKind, Part, StopCause, Tokens, ToolUse, classify,
     tool_input,
@@ -19,6 +20,7 @@ use crate::models::{
 #[derive(Deserialize)]
 struct Chunk {
     choices: Option<Vec<Choice>>,
+    #[serde(default, deserialize_with = "if_readable")]
     usage: Option<Box<Usage>>,
     error: Option<Box<Value>>,
 }
@@ -28,12 +30,13 @@ struct Choice {
     delta: Option<Delta>,
     finish_reason: Option<String>,
     /// Moonshot's place for it.
+    #[serde(default, deserialize_with = "if_readable")]
     usage: Option<Box<Usage>>,
 }
 
 #[derive(Default, Deserialize)]
 struct Delta {
-    content: Option<String>,
+    content: Option<Content>,
     /// Text in which the model declines; shown as any other.
     refusal: Option<String>,
     /// Not the vendor's own, as the two that follow: `DeepSeek`, vLLM and others stream reasoning here.
@@ -62,40 +65,45 @@ struct FunctionDelta {
     arguments: Option<Value>,
 }
 
-#[derive(Deserialize)]
+#[derive(Default, Deserialize)]
+#[serde(default)]
 struct Usage {
-    prompt_tokens: Option<u64>,
-    completion_tokens: Option<u64>,
+    prompt_tokens: Count,
+    completion_tokens: Count,
+    #[serde(deserialize_with = "if_readable")]
     prompt_tokens_details: Option<PromptDetails>,
+    #[serde(deserialize_with = "if_readable")]
     completion_tokens_details: Option<CompletionDetails>,
     /// `DeepSeek`'s name (<https://api-docs.deepseek.com/guides/kv_cache>).
-    prompt_cache_hit_tokens: Option<u64>,
+    prompt_cache_hit_tokens: Count,
     /// Moonshot's.
-    cached_tokens: Option<u64>,
+    cached_tokens: Count,
 }
 
-#[derive(Deserialize)]
+#[derive(Clone, Copy, Default, Deserialize)]
+#[serde(default)]
 struct PromptDetails {
-    cached_tokens: Option<u64>,
+    cached_tokens: Count,
     /// `OpenRouter`'s (<https://openrouter.ai/docs/use-cases/usage-accounting>).
-    cache_write_tokens: Option<u64>,
+    cache_write_tokens: Count,
 }
 
-#[derive(Deserialize)]
+#[derive(Clone, Copy, Default, Deserialize)]
+#[serde(default)]
 struct CompletionDetails {
-    reasoning_tokens: Option<u64>,
+    reasoning_tokens: Count,
 }
 
 impl Usage {
     fn tokens(&self) -> Tokens {
-        let (prompt, completion) = (&self.prompt_tokens_details, &self.completion_tokens_details);
-        let cached = prompt.as_ref().and_then(|details| details.cached_tokens);
+        let prompt = self.prompt_tokens_details.unwrap_or_default();
+        let completion = self.completion_tokens_details.unwrap_or_default();
         Tokens {
-            input: self.prompt_tokens.unwrap_or(0),
-            output: self.completion_tokens.unwrap_or(0),
-            cache_read: cached.or(self.prompt_cache_hit_tokens).or(self.cached_tokens).unwrap_or(0),
-            cache_write: prompt.as_ref().and_then(|details| details.cache_write_tokens).unwrap_or(0),
-            reasoning: completion.as_ref().and_then(|details| details.reasoning_tokens).unwrap_or(0),
+            input: self.prompt_tokens.tokens(),
+            output: self.completion_tokens.tokens(),
+            cache_read: prompt.cached_tokens.or(self.prompt_cache_hit_tokens).or(self.cached_tokens).tokens(),
+            cache_write: prompt.cache_write_tokens.tokens(),
+            reasoning: completion.reasoning_tokens.tokens(),
         }
     }
 }
@@ -125,22 +133,27 @@ pub(super) struct Decoding {
     thinking: String,
     /// What the provider wants back of the reasoning: see [`super::reasoning`].
     details: Vec<Value>,
-    wants_reasoning: bool,
+    /// The field in which the reasoning came, where the provider wants it back there.
+    reasoned_in: Option<&'static str>,
     calls: Vec<Call>,
     open: Option<Open>,
     refused: bool,
     usage: Tokens,
     finish_reason: Option<String>,
+    received: Received,
 }
 
 impl Decoder for Decoding {
     fn event(&mut self, data: &str, parts: &mut VecDeque<Part>) -> Result<(), ModelError> {
-        if data.trim() == "[DONE]" {
+        if data.trim() == END_MARK {
             return self.done(parts);
         }
-        let chunk: Chunk = serde_json::from_str(data).map_err(|error| no_known_form(&error))?;
-        if chunk.error.is_some() {
-            return Err(classify::broken_off(&serde_json::from_str(data).unwrap_or_default()));
+        let chunk: Chunk = read(data)?;
+        if chunk.error.is_some() || chunk.choices.is_none() {
+            let event = serde_json::from_str(data).unwrap_or_default();
+            if chunk.error.is_some() || classify::tells_error(&event) {
+                return Err(classify::broken_off(&event));
+            }
         }
         // Only one choice is asked for.
         let choice = chunk.choices.into_iter().flatten().next();
@@ -158,21 +171,56 @@ impl Decoder for Decoding {
     fn spent(&self) -> Tokens {
         self.usage
     }
+
+    fn received(&self) -> Received {
+        self.received
+    }
 }
 
 impl Decoding {
     fn delta(&mut self, delta: Delta, parts: &mut VecDeque<Part>) {
         let filled = |text: Option<String>| text.filter(|text| !text.is_empty());
         self.reason(&delta, parts);
+        match delta.content {
+            Some(Content::Text(text)) => self.say(text, parts),
+            Some(Content::Chunks(chunks)) => self.chunks(&chunks, parts),
+            None => {}
+        }
         let refusal = filled(delta.refusal);
         self.refused |= refusal.is_some();
-        for more in [filled(delta.content), refusal].into_iter().flatten() {
+        self.say(refusal.unwrap_or_default(), parts);
+        for call in delta.tool_calls.into_iter().flatten() {
+            self.call(call, parts);
+        }
+    }
+
+    fn say(&mut self, more: String, parts: &mut VecDeque<Part>) {
+        if !more.is_empty() {
             self.switch(Open::Text, parts);
+            self.received.more(more.len());
             self.text.push_str(&more);
             parts.push_back(Part::Delta(more));
         }
-        for call in delta.tool_calls.into_iter().flatten() {
-            self.call(call, parts);
+    }
+
+    fn think(&mut self, more: String, parts: &mut VecDeque<Part>) {
+        if !more.is_empty() {
+            self.switch(Open::Thinking, parts);
+            self.received.more(more.len());
+            self.thinking.push_str(&more);
+            parts.push_back(Part::Delta(more));
+        }
+    }
+
+    fn chunks(&mut self, chunks: &[ContentChunk], parts: &mut VecDeque<Part>) {
+        for chunk in chunks {
+            let text = chunk.text();
+            if matches!(chunk, ContentChunk::Thinking { .. }) {
+                self.reasoned_in = Some(CONTENT);
+                self.think(text, parts);
+            } else {
+                self.say(text, parts);
+            }
         }
     }
 
@@ -183,14 +231,16 @@ impl Decoding {
         for detail in details {
             in_details.push_str(detail["text"].as_str().or(detail["summary"].as_str()).unwrap_or_default());
             add_detail(&mut self.details, detail);
+            let texts =
+                detail.as_object().into_iter().flat_map(|detail| detail.values()).filter_map(Value::as_str);
+            self.received.more(texts.map(str::len).sum());
+        }
+        if delta.reasoning_content.as_deref().is_some_and(is_filled) {
+            self.reasoned_in = Some(REASONING_CONTENT);
         }
         let fields = [delta.reasoning_content.as_deref(), delta.reasoning.as_deref(), Some(&*in_details)];
-        self.wants_reasoning |= delta.reasoning_content.as_deref().is_some_and(|text| !text.is_empty());
-        if let Some(more) = fields.into_iter().flatten().find(|text| !text.is_empty()) {
-            self.switch(Open::Thinking, parts);
-            self.thinking.push_str(more);
-            parts.push_back(Part::Delta(more.to_owned()));
-        }
+        let more = fields.into_iter().flatten().find(|text| is_filled(text));
+        self.think(more.unwrap_or_default().to_owned(), parts);
     }
 
     fn call(&mut self, delta: CallDelta, parts: &mut VecDeque<Part>) {
@@ -198,21 +248,33 @@ impl Decoding {
         self.switch(Open::Call(at), parts);
         if at == self.calls.len() {
             self.calls.push(Call { index: delta.index, ..Call::default() });
+            self.received.block(0);
         }
+        let received = &mut self.received;
         let Some(call) = self.calls.get_mut(at) else { return };
         // Id and name come whole, and from some compatible servers with every part of the arguments.
-        let first = |known: &mut String, sent: Option<String>| {
+        let mut first = |known: &mut String, sent: Option<String>| {
             if known.is_empty() {
                 *known = sent.unwrap_or_default();
+                received.more(known.len());
             }
         };
         first(&mut call.id, delta.id);
-        call.extra_content = delta.extra_content.filter(Value::is_object).or(call.extra_content.take());
         let FunctionDelta { name, arguments } = delta.function.unwrap_or_default();
         first(&mut call.name, name);
+        if let Some(extra) = delta.extra_content.filter(Value::is_object) {
+            received.more(extra.to_string().len());
+            call.extra_content = Some(extra);
+        }
         match arguments {
-            Some(Value::String(more)) => call.arguments.push_str(&more),
-            Some(whole @ Value::Object(_)) => call.arguments = whole.to_string(),
+            Some(Value::String(more)) => {
+                received.more(more.len());
+                call.arguments.push_str(&more);
+            }
+            Some(whole @ Value::Object(_)) => {
+                call.arguments = whole.to_string();
+                received.more(call.arguments.len());
+            }
             _ => {}
         }
     }
@@ -280,7 +342,7 @@ impl Decoding {
     fn thinking_block(&mut self) -> Option<Block> {
         let thinking = std::mem::take(&mut self.thinking);
         let signature = if self.details.is_empty() {
-            self.wants_reasoning.then(|| REASONING_CONTENT.to_owned())
+            self.reasoned_in.map(str::to_owned)
         } else {
             Some(Value::Array(std::mem::take(&mut self.details)).to_string())
         };
@@ -333,3 +395,7 @@ fn tool_use(call: Call) -> ToolUse {
     let signature = call.extra_content.map(|extra| extra.to_string());
     ToolUse { call_id, provider_id, name: call.name, input, signature, broken }
 }
+
+#[cfg(test)]
+#[path = "decoding_tests.rs"]
+pub(super) mod tests;

@@ -11,7 +11,9 @@ use contract::event::BlockType;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::models::http::{Decoder, Typed, needed, no_known_form};
+use crate::models::http::{
+    Count, Decoder, END_MARK, Received, as_it_is, field, if_readable, needed, no_known_form,
+};
 use crate::models::{
     Answer, Block, CUT_OFF, ModelError, Part, StopCause, Tokens, ToolUse, classify, tool_input,
 };
@@ -22,8 +24,7 @@ use crate::models::{
 struct Event {
     #[serde(rename = "type")]
     kind: EventKind,
-    #[serde(default)]
-    output_index: usize,
+    output_index: Option<usize>,
     delta: Option<String>,
     item: Option<Box<Value>>,
     response: Option<Box<End>>,
@@ -59,13 +60,18 @@ enum EventKind {
 }
 
 impl Event {
-    /// Reads an event. One of a type that is not listed, which the vendor may add at any time, may have any form.
+    /// Reads an event. A field that is not of its form is missed only if the type of the event needs it; one of a type
+    /// that is not listed, which the vendor may add at any time, may have any form.
     fn read(data: &str) -> Result<Self, ModelError> {
-        serde_json::from_str(data).or_else(|error| match serde_json::from_str(data) {
-            Ok(Typed { kind: kind @ (EventKind::Other | EventKind::Error) }) => {
-                Ok(Self { kind, output_index: 0, delta: None, item: None, response: None })
-            }
-            _ => Err(no_known_form(&error)),
+        serde_json::from_str(data).or_else(|fault| {
+            let event = as_it_is(data, &fault)?;
+            Ok(Self {
+                kind: field(&event, "type").ok_or_else(|| no_known_form(&fault))?,
+                output_index: field(&event, "output_index"),
+                delta: field(&event, "delta"),
+                item: field(&event, "item"),
+                response: field(&event, "response"),
+            })
         })
     }
 }
@@ -73,6 +79,7 @@ impl Event {
 /// The response at its end.
 #[derive(Deserialize)]
 struct End {
+    #[serde(default, deserialize_with = "if_readable")]
     usage: Option<Usage>,
     incomplete_details: Option<Incomplete>,
     output: Option<Vec<Value>>,
@@ -83,25 +90,28 @@ struct Incomplete {
     reason: Option<String>,
 }
 
-#[derive(Deserialize)]
+#[derive(Default, Deserialize)]
+#[serde(default)]
 struct Usage {
-    #[serde(default)]
-    input_tokens: u64,
-    #[serde(default)]
-    output_tokens: u64,
+    input_tokens: Count,
+    output_tokens: Count,
+    #[serde(deserialize_with = "if_readable")]
     input_tokens_details: Option<InputDetails>,
+    #[serde(deserialize_with = "if_readable")]
     output_tokens_details: Option<OutputDetails>,
 }
 
-#[derive(Default, Deserialize)]
+#[derive(Clone, Copy, Default, Deserialize)]
+#[serde(default)]
 struct InputDetails {
-    cached_tokens: Option<u64>,
-    cache_write_tokens: Option<u64>,
+    cached_tokens: Count,
+    cache_write_tokens: Count,
 }
 
-#[derive(Default, Deserialize)]
+#[derive(Clone, Copy, Default, Deserialize)]
+#[serde(default)]
 struct OutputDetails {
-    reasoning_tokens: Option<u64>,
+    reasoning_tokens: Count,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -231,15 +241,16 @@ pub(super) struct Decoding {
     items: BTreeMap<usize, Item>,
     refused: bool,
     usage: Tokens,
+    received: Received,
 }
 
 impl Decoder for Decoding {
     fn event(&mut self, data: &str, parts: &mut VecDeque<Part>) -> Result<(), ModelError> {
-        // The mark that the older protocol ends with, which some compatible servers send here too.
-        if data.trim() == "[DONE]" {
+        if data.trim() == END_MARK {
             return Ok(());
         }
         let Event { kind, output_index, delta, item, response } = Event::read(data)?;
+        let output_index = output_index.unwrap_or(0);
         let broken_off = || classify::broken_off(&serde_json::from_str(data).unwrap_or_default());
         match kind {
             EventKind::Completed | EventKind::Incomplete => {
@@ -247,11 +258,12 @@ impl Decoder for Decoding {
                 return Ok(());
             }
             EventKind::Failed => {
-                self.count(needed(response, "response")?.usage.as_ref());
+                self.count(response.and_then(|response| response.usage).as_ref());
                 return Err(broken_off());
             }
             EventKind::Error => return Err(broken_off()),
             EventKind::Added | EventKind::Done => {
+                self.received.more(data.len());
                 self.item_told(output_index, *needed(item, "item")?, kind == EventKind::Done);
             }
             EventKind::SummaryPart => self.summary_part(output_index),
@@ -271,6 +283,10 @@ impl Decoder for Decoding {
     fn spent(&self) -> Tokens {
         self.usage
     }
+
+    fn received(&self) -> Received {
+        self.received
+    }
 }
 
 impl Decoding {
@@ -289,15 +305,20 @@ impl Decoding {
         let item = self.item(index, Kind::Thinking);
         if !item.streamed.is_empty() {
             item.streamed.push_str("\n\n");
+            self.received.more(2);
         }
     }
 
     fn item(&mut self, index: usize, kind: Kind) -> &mut Item {
-        self.items.entry(index).or_insert_with(|| Item::new(kind))
+        self.items.entry(index).or_insert_with(|| {
+            self.received.block(0);
+            Item::new(kind)
+        })
     }
 
     fn delta(&mut self, index: usize, kind: Kind, more: &str) {
         self.item(index, kind).streamed.push_str(more);
+        self.received.more(more.len());
     }
 
     /// Tells what is new of the items up to the first that is not whole.
@@ -311,13 +332,14 @@ impl Decoding {
 
     fn count(&mut self, usage: Option<&Usage>) {
         let Some(usage) = usage else { return };
-        let (input, output) = (usage.input_tokens_details.as_ref(), usage.output_tokens_details.as_ref());
+        let input = usage.input_tokens_details.unwrap_or_default();
+        let output = usage.output_tokens_details.unwrap_or_default();
         self.usage = Tokens {
-            input: usage.input_tokens,
-            output: usage.output_tokens,
-            cache_read: input.and_then(|details| details.cached_tokens).unwrap_or(0),
-            cache_write: input.and_then(|details| details.cache_write_tokens).unwrap_or(0),
-            reasoning: output.and_then(|details| details.reasoning_tokens).unwrap_or(0),
+            input: usage.input_tokens.tokens(),
+            output: usage.output_tokens.tokens(),
+            cache_read: input.cached_tokens.tokens(),
+            cache_write: input.cache_write_tokens.tokens(),
+            reasoning: output.reasoning_tokens.tokens(),
         };
     }
 

@@ -1,0 +1,418 @@
+//! Streams as the vendor documents them and as compatible servers send them, read in pieces of any size.
+
+use pretty_assertions::assert_eq;
+use proptest::prelude::*;
+use serde_json::json;
+
+use super::*;
+use crate::models::decoding::{answer, error, told};
+use crate::models::{ModelErrorKind, Tokens};
+
+/// A stream after the vendor's documentation: thinking with its signature in parts, text, pings, an event of a
+/// type that is yet to come, and a tool call whose input comes in parts.
+const STREAM: &str = r#"event: message_start
+data: {"type":"message_start","message":{"id":"msg_01","type":"message","role":"assistant","content":[],"model":"claude-sonnet-4-5","stop_reason":null,"stop_sequence":null,"usage":{"input_tokens":472,"cache_creation_input_tokens":20,"cache_read_input_tokens":1000,"output_tokens":2}}}
+
+event: content_block_start
+data: {"type":"content_block_start","index":0,"content_block":{"type":"thinking","thinking":"","signature":""}}
+
+event: ping
+data: {"type": "ping"}
+
+event: content_block_delta
+data: {"type":"content_block_delta","index":0,"delta":{"type":"thinking_delta","thinking":"Is it cold? "}}
+
+event: content_block_delta
+data: {"type":"content_block_delta","index":0,"delta":{"type":"thinking_delta","thinking":"Grüße 🦀"}}
+
+event: content_block_delta
+data: {"type":"content_block_delta","index":0,"delta":{"type":"signature_delta","signature":"EqQBCgIYAhIM"}}
+
+event: content_block_delta
+data: {"type":"content_block_delta","index":0,"delta":{"type":"signature_delta","signature":"1gbcDa9GJwZA=="}}
+
+event: content_block_stop
+data: {"type":"content_block_stop","index":0}
+
+event: content_block_start
+data: {"type":"content_block_start","index":1,"content_block":{"type":"redacted_thinking","data":"EmwKAhgBEgy3va3"}}
+
+event: content_block_stop
+data: {"type":"content_block_stop","index":1}
+
+: a comment, which some proxies send to keep a connection open
+
+event: content_block_start
+data: {"type":"content_block_start","index":2,"content_block":{"type":"text","text":""}}
+
+event: content_block_delta
+data: {"type":"content_block_delta","index":2,"delta":{"type":"text_delta","text":"Okay"}}
+
+event: content_block_delta
+data: {"type":"content_block_delta","index":2,"delta":{"type":"of_the_future","text":"?"}}
+
+event: content_block_delta
+data: {"type":"content_block_delta","index":2,"delta":{"type":"text_delta","text":", let's\ncheck"}}
+
+event: content_block_stop
+data: {"type":"content_block_stop","index":2}
+
+event: content_block_start
+data: {"type":"content_block_start","index":3,"content_block":{"type":"tool_use","id":"toolu_01T1x1fJ34qAmk2tNTrN7Up6","name":"get_weather","input":{}}}
+
+event: content_block_delta
+data: {"type":"content_block_delta","index":3,"delta":{"type":"input_json_delta","partial_json":""}}
+
+event: content_block_delta
+data: {"type":"content_block_delta","index":3,"delta":{"type":"input_json_delta","partial_json":"{\"location\":"}}
+
+event: content_block_delta
+data: {"type":"content_block_delta","index":3,"delta":{"type":"input_json_delta","partial_json":" \"San Francisco, CA\"}"}}
+
+event: content_block_stop
+data: {"type":"content_block_stop","index":3}
+
+event: event_of_the_future
+data: {"type":"event_of_the_future","index":4}
+
+event: message_delta
+data: {"type":"message_delta","delta":{"stop_reason":"tool_use","stop_sequence":null},"usage":{"output_tokens":89}}
+
+event: message_stop
+data: {"type":"message_stop"}
+
+"#;
+
+#[test]
+fn a_documented_stream_reads_the_same_however_it_is_cut() {
+    let expected = [
+        "start Thinking",
+        "delta Is it cold? ",
+        "delta Grüße 🦀",
+        "stop",
+        "start Text",
+        "delta Okay",
+        "delta , let's\ncheck",
+        "stop",
+        "start ToolUse",
+        "stop",
+        r#"thinking Is it cold? Grüße 🦀 Some("EqQBCgIYAhIM1gbcDa9GJwZA==")"#,
+        "redacted EmwKAhgBEgy3va3",
+        "text Okay, let's\ncheck",
+        r#"call toolu_01T1x1fJ34qAmk2tNTrN7Up6 get_weather {"location":"San Francisco, CA"} None"#,
+        "Tokens { input: 1492, output: 89, cache_read: 1000, cache_write: 20, reasoning: 0 }",
+    ];
+    assert_eq!(told(STREAM, Decoding::default), expected);
+}
+
+#[test]
+fn a_stream_that_ends_before_its_mark_is_broken_wherever_it_ends() {
+    let (before_mark, _) = STREAM.split_once("event: message_stop").unwrap();
+    for (at, _) in before_mark.match_indices("\n\n") {
+        let error = error(&STREAM[..at + 2], Decoding::default());
+        assert_eq!(error.kind, ModelErrorKind::Broken);
+        assert!(error.message.contains("without its end mark"), "{error}");
+    }
+}
+
+#[test]
+fn errors_in_the_stream_are_told_apart() {
+    use ModelErrorKind::{Auth, Broken, Busy, Quota, Refused};
+    for (kind, expected) in [
+        ("overloaded_error", Busy),
+        ("api_error", Busy),
+        ("rate_limit_error", Busy),
+        ("timeout_error", Busy),
+        ("invalid_request_error", Refused),
+        ("authentication_error", Auth),
+        ("permission_error", Auth),
+        ("billing_error", Quota),
+    ] {
+        let data = json!({"type": "error", "error": {"type": kind, "message": "Overloaded"}});
+        let error = error(&format!("event: error\ndata: {data}\n\n"), Decoding::default());
+        assert_eq!(error.kind, expected, "{kind}");
+        assert!(error.message.contains("Overloaded"));
+    }
+    // Of servers that leave out the type, or the object.
+    for data in [
+        json!({"error": {"type": "overloaded_error", "message": "Overloaded"}}),
+        json!({"type": "error", "message": "Overloaded", "delta": 1}),
+        json!({"error": "Overloaded"}),
+        json!([{"error": {"type": "overloaded_error", "message": "Overloaded"}}]),
+    ] {
+        let error = error(&format!("event: error\ndata: {data}\n\n"), Decoding::default());
+        assert_eq!(error.kind, Busy, "{data}");
+        assert!(error.message.contains("Overloaded"), "{error}");
+    }
+    for data in [
+        "{",
+        "[]",
+        "{}",
+        r#"{"type":"content_block_delta","index":0}"#,
+        r#"{"type":"content_block_delta","index":0,"delta":{"type":"text_delta"}}"#,
+        r#"{"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":1}}"#,
+        r#"{"type":"content_block_delta","index":0,"delta":{"text":"of no type"}}"#,
+        r#"{"type":"content_block_start","index":0,"content_block":"no object"}"#,
+        r#"{"type":"message_delta","delta":{"stop_reason":1}}"#,
+    ] {
+        assert_eq!(error(&format!("data: {data}\n\n"), Decoding::default()).kind, Broken, "{data}");
+    }
+}
+
+#[test]
+fn what_is_of_no_type_of_ours_may_have_any_form() {
+    let foreign = [
+        json!({"type": "of_the_future", "message": "no object", "delta": 1, "usage": []}),
+        json!({"type": "content_block_delta", "index": 2, "delta": {"type": "of_the_future", "text": {"a": 1}}}),
+    ];
+    let foreign: Vec<String> = foreign.iter().map(|event| format!("data: {event}\n\n")).collect();
+    let (before, after) = STREAM.split_once("event: message_delta").unwrap();
+    let with_foreign = format!("{before}{}event: message_delta{after}", foreign.concat());
+    assert_eq!(told(&with_foreign, Decoding::default), told(STREAM, Decoding::default));
+    let data = json!({"type": "error", "message": "no object", "error": {"type": "overloaded_error"}});
+    assert_eq!(error(&format!("data: {data}\n\n"), Decoding::default()).kind, ModelErrorKind::Busy);
+}
+
+#[test]
+fn what_is_not_needed_may_be_of_any_form() {
+    for (as_documented, odd) in [
+        (
+            r#""type":"content_block_stop","index":0"#,
+            r#""type":"content_block_stop","index":0,"delta":"none""#,
+        ),
+        (r#""thinking":"","signature":"""#, r#""thinking":null,"signature":null"#),
+        (r#""thinking":"","signature":"""#, r#""thinking":"""#),
+        (r#""content_block":{"type":"text","text":""}"#, r#""content_block":{"type":"text","text":null}"#),
+        (r#""input_tokens":472"#, r#""input_tokens":472.0"#),
+        (r#""output_tokens":2}"#, r#""output_tokens":null,"output_tokens_details":[]}"#),
+        (r#"{"type":"message_stop"}"#, r#"{"type":"message_stop","usage":"none"}"#),
+        ("event: message_stop", "data: [DONE]\n\nevent: message_stop"),
+    ] {
+        let odd_stream = STREAM.replace(as_documented, odd);
+        assert_ne!(odd_stream, STREAM, "{as_documented}");
+        assert_eq!(told(&odd_stream, Decoding::default), told(STREAM, Decoding::default), "{odd}");
+    }
+    for start in [r#"{"type":"message_start"}"#, r#"{"type":"message_start","message":{"usage":[]}}"#] {
+        let (_, rest) = STREAM.split_once("\n\n").unwrap();
+        let answer = answer(&format!("data: {start}\n\n{rest}"), Decoding::default());
+        assert_eq!(answer.usage, Tokens { output: 89, ..Tokens::default() }, "{start}");
+    }
+    let huge = STREAM.replace(r#""input_tokens":472"#, &format!(r#""input_tokens":{}"#, u64::MAX));
+    assert_eq!(answer(&huge, Decoding::default()).usage.input, u64::MAX);
+}
+
+#[test]
+fn an_answer_that_breaks_off_costs_what_the_provider_had_told() {
+    let counted = |output| Tokens { input: 1492, output, cache_read: 1000, cache_write: 20, reasoning: 0 };
+    let spent = |stream: &str| error(stream, Decoding::default()).spent;
+    let (start, _) = STREAM.split_once("event: content_block_stop").unwrap();
+    let (before_mark, _) = STREAM.split_once("event: message_stop").unwrap();
+    assert_eq!(spent(""), Tokens::default());
+    assert_eq!(spent(start), counted(2));
+    assert_eq!(spent(before_mark), counted(89));
+    let overloaded = json!({"type": "error", "error": {"type": "overloaded_error"}});
+    for last in [overloaded.to_string(), "{".into()] {
+        assert_eq!(spent(&format!("{start}data: {last}\n\n")), counted(2), "{last}");
+    }
+}
+
+/// An answer of a text and a call, cut off for `reason` or not.
+fn stopped_for(reason: &str, input: &str) -> ToolUse {
+    let input = json!({"type": "input_json_delta", "partial_json": input});
+    let events = [
+        json!({"type": "message_start", "message": {"usage": {"input_tokens": 1}}}),
+        json!({"type": "content_block_start", "index": 0,
+               "content_block": {"type": "tool_use", "id": "toolu_1", "name": "t", "input": {}}}),
+        json!({"type": "content_block_delta", "index": 0, "delta": input}),
+        json!({"type": "content_block_stop", "index": 0}),
+        json!({"type": "message_delta", "delta": {"stop_reason": reason}, "usage": {"output_tokens": 1}}),
+        json!({"type": "message_stop"}),
+    ];
+    let lines: Vec<String> = events.iter().map(|event| format!("data: {event}\n\n")).collect();
+    answer(&lines.concat(), Decoding::default()).calls().next().unwrap().clone()
+}
+
+/// Kimi leaves the event out (<https://github.com/xemantic/anthropic-sdk-kotlin/issues/147>).
+#[test]
+fn blocks_that_nobody_ends_are_whole_where_the_next_begins_and_at_the_end() {
+    let call = |id: &str| {
+        let block = json!({"type": "tool_use", "id": id, "name": "t", "input": {"of": id}});
+        json!({"type": "content_block_start", "content_block": block})
+    };
+    let end = json!({"type": "message_delta", "delta": {"stop_reason": "tool_use"}});
+    let events = [call("one"), call("two"), end, json!({"type": "message_stop"})];
+    let lines: Vec<String> = events.iter().map(|event| format!("data: {event}\n\n")).collect();
+    let answer = answer(&lines.concat(), Decoding::default());
+    let inputs: Vec<&Value> = answer.calls().map(|call| &call.input).collect();
+    assert_eq!(inputs, [&json!({"of": "one"}), &json!({"of": "two"})]);
+}
+
+#[test]
+fn a_call_that_the_answer_was_cut_off_in_is_marked() {
+    let whole = stopped_for("tool_use", "{\"a\":1}");
+    assert_eq!((whole.input, whole.broken), (json!({"a": 1}), None));
+    for reason in ["max_tokens", "model_context_window_exceeded"] {
+        // Whole by chance, or cut before its first character: neither may be run.
+        for input in ["{\"a\":1}", "", "{\"a\":"] {
+            assert!(stopped_for(reason, input).broken.is_some(), "{reason} {input}");
+        }
+    }
+    assert_eq!(stopped_for("tool_use", "").broken, None);
+}
+
+#[test]
+fn a_call_may_come_whole_and_thinking_is_counted_where_it_is_told() {
+    let events = [
+        json!({"type": "message_start", "message": {"usage": {"input_tokens": 1, "service_tier": "standard"}}}),
+        json!({"type": "content_block_start", "index": 0, "content_block": {"type": "thinking",
+            "thinking": "Hm", "signature": "c2ln"}}),
+        json!({"type": "content_block_stop", "index": 0}),
+        json!({"type": "content_block_start", "index": 1, "content_block": {"type": "tool_use",
+            "id": "toolu_1", "name": "t", "input": {"a": 1}, "caller": {"type": "direct"}}}),
+        json!({"type": "content_block_stop", "index": 1}),
+        json!({"type": "content_block_start", "index": 2, "content_block": {"type": "server_tool_use",
+            "id": "srvtoolu_1", "name": "web_search", "input": {}}}),
+        json!({"type": "content_block_stop", "index": 2}),
+        json!({"type": "message_delta", "delta": {"stop_reason": "tool_use"}, "context_management": null,
+            "usage": {"output_tokens": 9, "output_tokens_details": {"thinking_tokens": 4}}}),
+        json!({"type": "message_delta", "delta": {}}),
+        json!({"type": "message_stop"}),
+    ];
+    let lines: Vec<String> = events.iter().map(|event| format!("data: {event}\n\n")).collect();
+    let stream = lines.concat();
+    let expected = [
+        "start Thinking",
+        "delta Hm",
+        "stop",
+        "start ToolUse",
+        "stop",
+        r#"thinking Hm Some("c2ln")"#,
+        r#"call toolu_1 t {"a":1} None"#,
+        "Tokens { input: 1, output: 9, cache_read: 0, cache_write: 0, reasoning: 4 }",
+    ];
+    assert_eq!(told(&stream, Decoding::default), expected);
+}
+
+fn stream(events: &[Value]) -> String {
+    events.iter().map(|event| format!("data: {event}\n\n")).collect::<Vec<_>>().concat()
+}
+
+fn begun(index: usize, block: &Value) -> Value {
+    json!({"type": "content_block_start", "index": index, "content_block": block})
+}
+
+fn more(index: usize, delta: &Value) -> Value {
+    json!({"type": "content_block_delta", "index": index, "delta": delta})
+}
+
+fn ended(reason: &str) -> [Value; 2] {
+    let end = json!({"type": "message_delta", "delta": {"stop_reason": reason}});
+    [end, json!({"type": "message_stop"})]
+}
+
+/// What servers that put this protocol before another may do with the calls of one answer.
+#[test]
+fn blocks_that_are_open_at_once_are_told_apart() {
+    let tool = |id: &str| json!({"type": "tool_use", "id": id, "name": "t", "input": {}});
+    let input = |text: &str| json!({"type": "input_json_delta", "partial_json": text});
+    let text = |text: &str| json!({"type": "text_delta", "text": text});
+    let stop = |index: usize| json!({"type": "content_block_stop", "index": index});
+    let events = [
+        begun(0, &json!({"type": "text", "text": ""})),
+        more(0, &text("So")),
+        begun(1, &tool("one")),
+        begun(2, &tool("two")),
+        more(1, &input("{\"a\":")),
+        more(2, &input("{\"b\":")),
+        more(0, &text(":")),
+        more(1, &input("1}")),
+        stop(1),
+        stop(1),
+        more(2, &input("2}")),
+    ];
+    let expected = [
+        "start Text",
+        "delta So",
+        "stop",
+        "start ToolUse",
+        "stop",
+        "start ToolUse",
+        "stop",
+        "start Text",
+        "delta :",
+        "stop",
+        "text So:",
+        r#"call one t {"a":1} None"#,
+        r#"call two t {"b":2} None"#,
+    ];
+    let whole = stream(&[&events[..], &ended("tool_use")].concat());
+    assert_eq!(told(&whole, Decoding::default)[..13], expected);
+    // Cut off: the first was whole by its own mark.
+    let cut = answer(&stream(&[&events[..], &ended("max_tokens")].concat()), Decoding::default());
+    assert_eq!(cut.calls().map(|call| call.broken.is_some()).collect::<Vec<_>>(), [false, true]);
+    let open = [begun(1, &tool("one")), begun(2, &tool("two")), stop(2)];
+    let cut = answer(&stream(&[&open[..], &ended("max_tokens")].concat()), Decoding::default());
+    assert_eq!(cut.calls().map(|call| call.broken.is_some()).collect::<Vec<_>>(), [true, true]);
+}
+
+/// A block in the making: its kind, and its pieces.
+fn block() -> impl Strategy<Value = (u8, Vec<String>)> {
+    (0..3_u8, prop::collection::vec("[a-z]{0,3}", 0..4))
+}
+
+proptest! {
+    #[test]
+    fn blocks_say_the_same_in_whatever_order_their_pieces_come(
+        blocks in prop::collection::vec(block(), 1..5),
+        turns in prop::collection::vec(any::<prop::sample::Index>(), 40),
+        has_stops in any::<bool>(),
+    ) {
+        let mut queues: Vec<VecDeque<Value>> = Vec::new();
+        let mut expected = Vec::new();
+        for (index, (kind, pieces)) in blocks.iter().enumerate() {
+            let all = pieces.concat();
+            let (block, field, delta, line) = match kind {
+                0 => (json!({"type": "text"}), "text", "text_delta", format!("text {all}")),
+                1 => (json!({"type": "thinking"}), "thinking", "thinking_delta", format!("thinking {all} None")),
+                _ => {
+                    let id = format!("c{index}");
+                    let line = format!(r#"call {id} t {{"of":"{all}"}} None"#);
+                    let call = json!({"type": "tool_use", "id": id, "name": "t", "input": {}});
+                    (call, "partial_json", "input_json_delta", line)
+                }
+            };
+            let mut pieces = pieces.clone();
+            if *kind > 1 {
+                pieces.insert(0, "{\"of\":\"".to_owned());
+                pieces.push("\"}".to_owned());
+            }
+            let deltas = pieces.iter().map(|piece| more(index, &json!({"type": delta, field: piece})));
+            let stop = has_stops.then(|| json!({"type": "content_block_stop", "index": index}));
+            queues.push(std::iter::once(begun(index, &block)).chain(deltas).chain(stop).collect());
+            expected.push((index, line));
+        }
+        let (mut events, mut order, mut turns) = (Vec::new(), Vec::new(), turns.iter().cycle());
+        while let Some(last) = queues.iter().rposition(|queue| !queue.is_empty()) {
+            let at = turns.next().unwrap().index(last + 1);
+            if let Some(event) = queues[at].pop_front() {
+                if event["type"] == "content_block_start" {
+                    order.push(at);
+                }
+                events.push(event);
+            }
+        }
+        events.extend(ended("tool_use"));
+        let lines = told(&stream(&events), Decoding::default);
+        let is_shown = |line: &&String| ["start ", "delta ", "stop"].iter().any(|begin| line.starts_with(begin));
+        let (shown, kept): (Vec<&String>, Vec<&String>) = lines.iter().partition(is_shown);
+        expected.sort_by_key(|(index, _)| order.iter().position(|at| at == index));
+        let expected: Vec<&String> = expected.iter().map(|(_, line)| line).collect();
+        prop_assert_eq!(&kept[..kept.len() - 1], expected);
+        let mut open = false;
+        for line in shown {
+            prop_assert_eq!(open, !line.starts_with("start "), "{:?}", lines);
+            open = line != "stop";
+        }
+        prop_assert!(!open, "{:?}", lines);
+    }
+}

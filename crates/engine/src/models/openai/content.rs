@@ -1,0 +1,80 @@
+//! The `content` of an answer: a text or, of Mistral's models that reason, a list of chunks, some of which are what the
+//! model thought (<https://docs.mistral.ai/capabilities/reasoning>).
+
+use std::fmt;
+
+use serde::de::value::SeqAccessDeserializer;
+use serde::de::{Deserialize, Deserializer, SeqAccess, Visitor};
+use serde_json::{Value, json};
+
+/// Content as it is streamed.
+#[derive(Debug)]
+pub(super) enum Content {
+    Text(String),
+    Chunks(Vec<Chunk>),
+}
+
+#[derive(Debug, serde::Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+pub(super) enum Chunk {
+    Text {
+        text: String,
+    },
+    Thinking {
+        thinking: Vec<Self>,
+    },
+    /// A reference to a source, for example.
+    #[serde(other)]
+    Other,
+}
+
+impl Chunk {
+    /// What it says.
+    pub(super) fn text(&self) -> String {
+        match self {
+            Self::Text { text } => text.clone(),
+            Self::Thinking { thinking } => thinking.iter().map(Self::text).collect(),
+            Self::Other => String::new(),
+        }
+    }
+}
+
+/// Content as it is sent back: with `thoughts` in the form in which they came, if there are any. None of nothing.
+pub(super) fn sent_back(thoughts: &[&str], text: Option<&str>) -> Option<Value> {
+    let said = |text: &str| json!({"type": "text", "text": text});
+    let thought = |thought: &&str| json!({"type": "thinking", "thinking": [said(thought)], "closed": true});
+    match (thoughts, text) {
+        ([], None) => None,
+        ([], Some(text)) => Some(json!(text)),
+        (thoughts, text) => Some(thoughts.iter().map(thought).chain(text.map(said)).collect()),
+    }
+}
+
+/// By hand: told apart by an attempt at each form, every delta would be kept once more before it is read.
+impl<'de> Deserialize<'de> for Content {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        from.deserialize_any(Forms)
+    }
+}
+
+struct Forms;
+
+impl<'de> Visitor<'de> for Forms {
+    type Value = Content;
+
+    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("a text or a list of chunks")
+    }
+
+    fn visit_str<E>(self, text: &str) -> Result<Content, E> {
+        Ok(Content::Text(text.to_owned()))
+    }
+
+    fn visit_string<E>(self, text: String) -> Result<Content, E> {
+        Ok(Content::Text(text))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, chunks: A) -> Result<Content, A::Error> {
+        Vec::deserialize(SeqAccessDeserializer::new(chunks)).map(Content::Chunks)
+    }
+}

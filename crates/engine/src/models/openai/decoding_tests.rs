@@ -1,0 +1,319 @@
+//! Streams as the vendor documents them and as compatible servers send them, read in pieces of any size.
+
+use pretty_assertions::assert_eq;
+use serde_json::json;
+
+use super::*;
+use crate::models::decoding::{answer, error, told};
+
+/// A stream after the vendor's documentation: text, two calls whose arguments come in parts, and the usage in a
+/// chunk of its own.
+const STREAM: &str = r#"data: {"id":"chatcmpl-1","object":"chat.completion.chunk","created":1694268190,"model":"gpt-5","system_fingerprint":"fp_4","choices":[{"index":0,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}],"usage":null}
+
+data: {"id":"chatcmpl-1","object":"chat.completion.chunk","choices":[{"index":0,"delta":{"content":"Grüße"},"finish_reason":null}]}
+
+data: {"id":"chatcmpl-1","object":"chat.completion.chunk","choices":[{"index":0,"delta":{"content":" 🦀\n"},"finish_reason":null}]}
+
+data: {"id":"chatcmpl-1","choices":[{"index":0,"delta":{"tool_calls":[{"index":0,"id":"call_DdmO9","type":"function","function":{"name":"get_weather","arguments":""}}]},"finish_reason":null}]}
+
+data: {"id":"chatcmpl-1","choices":[{"index":0,"delta":{"tool_calls":[{"index":0,"function":{"arguments":"{\"location\":"}}]},"finish_reason":null}]}
+
+data: {"id":"chatcmpl-1","choices":[{"index":0,"delta":{"tool_calls":[{"index":0,"function":{"arguments":"\"Paris\"}"}}]},"finish_reason":null}]}
+
+data: {"id":"chatcmpl-1","choices":[{"index":0,"delta":{"tool_calls":[{"index":1,"id":"call_ABC","type":"function","function":{"name":"get_time","arguments":""}}]},"finish_reason":null}]}
+
+data: {"id":"chatcmpl-1","choices":[{"index":0,"delta":{"tool_calls":[{"index":1,"function":{"arguments":"{}"}}]},"finish_reason":null}]}
+
+data: {"id":"chatcmpl-1","choices":[{"index":0,"delta":{},"finish_reason":"tool_calls"}]}
+
+data: {"id":"chatcmpl-1","choices":[],"usage":{"prompt_tokens":82,"completion_tokens":17,"total_tokens":99,"prompt_tokens_details":{"cached_tokens":64},"completion_tokens_details":{"reasoning_tokens":9}}}
+
+data: [DONE]
+
+"#;
+
+#[test]
+fn a_documented_stream_reads_the_same_however_it_is_cut() {
+    let expected = [
+        "start Text",
+        "delta Grüße",
+        "delta  🦀\n",
+        "stop",
+        "start ToolUse",
+        "stop",
+        "start ToolUse",
+        "stop",
+        "text Grüße 🦀\n",
+        r#"call call_DdmO9 get_weather {"location":"Paris"} None"#,
+        "call call_ABC get_time {} None",
+        "Tokens { input: 82, output: 17, cache_read: 64, cache_write: 0, reasoning: 9 }",
+    ];
+    assert_eq!(told(STREAM, Decoding::default), expected);
+}
+
+#[test]
+fn a_stream_that_ends_before_its_mark_is_broken_wherever_it_ends() {
+    let (before_mark, _) = STREAM.split_once("data: [DONE]").unwrap();
+    for (at, _) in before_mark.match_indices("\n\n") {
+        let error = error(&STREAM[..at + 2], Decoding::default());
+        assert_eq!(error.kind, ModelErrorKind::Broken);
+        assert!(error.message.contains("without its end mark"), "{error}");
+    }
+    let no_reason = "data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"a\"}}]}\n\ndata: [DONE]\n\n";
+    assert!(error(no_reason, Decoding::default()).message.contains("without saying why"));
+}
+
+#[test]
+fn an_answer_that_breaks_off_costs_what_the_provider_had_told() {
+    let (before_mark, _) = STREAM.split_once("data: [DONE]").unwrap();
+    let expected = Tokens { input: 82, output: 17, cache_read: 64, cache_write: 0, reasoning: 9 };
+    assert_eq!(error(before_mark, Decoding::default()).spent, expected);
+    // The usage comes last: an answer that breaks off before has told nothing.
+    let (before_usage, _) = STREAM.split_once(r#"data: {"id":"chatcmpl-1","choices":[],"usage""#).unwrap();
+    assert_eq!(error(before_usage, Decoding::default()).spent, Tokens::default());
+}
+
+/// A stream of these deltas, ended for `reason`.
+pub(in super::super) fn stream(deltas: &[Value], reason: &str) -> String {
+    let chunk = |delta: &Value| json!({"choices": [{"index": 0, "delta": delta, "finish_reason": null}]});
+    let mut chunks: Vec<Value> = deltas.iter().map(chunk).collect();
+    chunks.push(json!({"choices": [{"index": 0, "delta": {}, "finish_reason": reason}]}));
+    let lines: Vec<String> = chunks.iter().map(|chunk| format!("data: {chunk}\n\n")).collect();
+    lines.concat() + "data: [DONE]\n\n"
+}
+
+fn calls(deltas: &[Value], reason: &str) -> Vec<ToolUse> {
+    answer(&stream(deltas, reason), Decoding::default()).calls().cloned().collect()
+}
+
+#[test]
+fn reasoning_and_refusals_of_compatible_servers_are_shown() {
+    let deltas = [
+        json!({"reasoning_content": "Hm."}),
+        json!({"reasoning_content": "", "content": null, "tool_calls": null}),
+        json!({"reasoning_content": null, "content": "So:"}),
+        json!({"refusal": " no."}),
+    ];
+    let expected = [
+        "start Thinking",
+        "delta Hm.",
+        "stop",
+        "start Text",
+        "delta So:",
+        "delta  no.",
+        "stop",
+        r#"thinking Hm. Some("reasoning_content")"#,
+        "text So: no.",
+        "Tokens { input: 0, output: 0, cache_read: 0, cache_write: 0, reasoning: 0 }",
+    ];
+    assert_eq!(told(&stream(&deltas, "stop"), Decoding::default), expected);
+}
+
+/// Mistral's models that reason (<https://docs.mistral.ai/capabilities/reasoning>).
+#[test]
+fn content_may_come_in_chunks_some_of_which_are_thoughts() {
+    let thought =
+        |text: &str| json!({"content": [{"type": "thinking", "thinking": [{"type": "text", "text": text}]}]});
+    let deltas = [
+        json!({"role": "assistant", "content": ""}),
+        thought("Is it "),
+        json!({"content": [{"type": "thinking", "closed": true, "thinking": [
+            {"type": "text", "text": "7"}, {"type": "text", "text": "?"}, {"type": "reference", "reference_ids": [1]},
+        ]}]}),
+        json!({"content": [{"type": "text", "text": "Grü"}, {"type": "of_the_future"}, {"type": "text", "text": "ße"}]}),
+        json!({"content": "."}),
+    ];
+    let expected = [
+        "start Thinking",
+        "delta Is it ",
+        "delta 7?",
+        "stop",
+        "start Text",
+        "delta Grü",
+        "delta ße",
+        "delta .",
+        "stop",
+        r#"thinking Is it 7? Some("content")"#,
+        "text Grüße.",
+    ];
+    assert_eq!(told(&stream(&deltas, "stop"), Decoding::default)[..11], expected);
+}
+
+fn part(index: usize, id: Option<&str>, name: Option<&str>, arguments: &str) -> Value {
+    json!({"tool_calls": [{"index": index, "id": id, "function": {"name": name, "arguments": arguments}}]})
+}
+
+#[test]
+fn ids_and_names_may_be_repeated_and_a_missing_id_is_made_up() {
+    let repeated = [part(0, Some("c1"), Some("f"), "{\"a\":"), part(0, Some("c1"), Some("f"), "1}")];
+    let [call] = &calls(&repeated, "tool_calls")[..] else { panic!() };
+    assert_eq!((call.provider_id.as_str(), call.name.as_str(), &call.input), ("c1", "f", &json!({"a": 1})));
+    let without = [part(0, None, Some("f"), "{}"), part(1, Some(""), Some("f"), "{}")];
+    let without = calls(&without, "tool_calls");
+    assert!(!without[0].provider_id.is_empty() && without[0].provider_id != without[1].provider_id);
+}
+
+#[test]
+fn only_the_last_call_of_an_answer_that_was_cut_off_is_marked() {
+    for arguments in ["{\"a\":1}", "", "{\"a\":"] {
+        let deltas = [part(0, Some("c1"), Some("f"), "{}"), part(1, Some("c2"), Some("f"), arguments)];
+        let [first, last] = &calls(&deltas, "length")[..] else { panic!() };
+        assert!(first.broken.is_none() && last.broken.is_some(), "{arguments}");
+    }
+    let deltas = [part(0, Some("c1"), Some("f"), "{\"a\":")];
+    assert!(calls(&deltas, "tool_calls")[0].broken.as_ref().unwrap().contains("not valid JSON"));
+}
+
+#[test]
+fn errors_in_the_stream_are_told_apart() {
+    for (code, kind) in [
+        (json!("insufficient_quota"), ModelErrorKind::Quota),
+        (json!("server_error"), ModelErrorKind::Busy),
+        (json!(503), ModelErrorKind::Busy),
+        (json!(null), ModelErrorKind::Busy),
+    ] {
+        let data = json!({"error": {"message": "The server is overloaded", "code": code}});
+        let error = error(&format!("data: {data}\n\n"), Decoding::default());
+        assert_eq!(error.kind, kind);
+        assert!(error.message.contains("overloaded"));
+    }
+    // As vLLM and llama.cpp have told them; see <https://github.com/ggml-org/llama.cpp/pull/16109> for the latter.
+    for (event, kind) in [
+        (
+            r#"data: {"object":"error","message":"overloaded","type":"BadRequestError","code":400}"#,
+            ModelErrorKind::Refused,
+        ),
+        (
+            r#"data: {"object":"error","message":"overloaded","code":503,"usage":"none"}"#,
+            ModelErrorKind::Busy,
+        ),
+        (r#"data: {"error":{"message":"overloaded"},"choices":"none"}"#, ModelErrorKind::Busy),
+        (r#"error: {"code":503,"message":"overloaded","type":"unavailable_error"}"#, ModelErrorKind::Busy),
+        (
+            r#"error: {"code":400,"message":"overloaded","type":"exceed_context_size_error"}"#,
+            ModelErrorKind::TooLong,
+        ),
+    ] {
+        let error = error(&format!("{event}\n\n"), Decoding::default());
+        assert_eq!(error.kind, kind, "{event}");
+        assert!(error.message.contains("overloaded"), "{error}");
+    }
+    for data in [
+        "{",
+        "[]",
+        r#"{"choices":[{"delta":{"content":7}}]}"#,
+        r#"{"choices":[{"delta":{"content":[7]}}]}"#,
+        r#"{"choices":[{"delta":{"content":[{"type":"text","text":7}]}}]}"#,
+    ] {
+        assert_eq!(error(&format!("data: {data}\n\n"), Decoding::default()).kind, ModelErrorKind::Broken);
+    }
+}
+
+#[test]
+fn reasoning_that_comes_in_several_fields_is_shown_once() {
+    let both = [
+        json!({"reasoning": "Hm.", "reasoning_content": "Hm."}),
+        json!({"reasoning_details": [{"type": "reasoning.summary", "summary": " So.", "index": 0}]}),
+        json!({"content": "Yes."}),
+    ];
+    let lines = told(&stream(&both, "stop"), Decoding::default);
+    assert_eq!(lines[..5], ["start Thinking", "delta Hm.", "delta  So.", "stop", "start Text"]);
+}
+
+#[test]
+fn calls_of_servers_without_index_or_id_are_told_apart() {
+    let read = |deltas: &[Value]| {
+        let calls = calls(deltas, "tool_calls");
+        let ids: std::collections::HashSet<&str> =
+            calls.iter().map(|call| call.provider_id.as_str()).collect();
+        assert_eq!(ids.len(), calls.len());
+        calls.iter().map(|call| (call.name.clone(), call.input.to_string())).collect::<Vec<_>>()
+    };
+    let call = |id: Option<&str>, name: Option<&str>, arguments: Value| json!({"id": id, "function": {"name": name, "arguments": arguments}});
+    let expected = |calls: &[(&str, &str)]| {
+        calls.iter().map(|(name, input)| ((*name).to_owned(), (*input).to_owned())).collect::<Vec<_>>()
+    };
+    let whole = [json!({"tool_calls": [
+        call(None, Some("f"), json!("{\"a\":1}")),
+        call(Some(""), Some("f"), json!({"b": 2})),
+        call(Some("c3"), Some("g"), json!("{}")),
+    ]})];
+    assert_eq!(read(&whole), expected(&[("f", "{\"a\":1}"), ("f", "{\"b\":2}"), ("g", "{}")]));
+    let in_parts = [
+        json!({"tool_calls": [call(Some("c1"), Some("f"), json!("{\"a\""))]}),
+        json!({"tool_calls": [call(None, None, json!(":1}"))]}),
+        json!({"tool_calls": [call(Some("c2"), Some("g"), json!("{"))]}),
+        json!({"tool_calls": [call(Some("c2"), Some("g"), json!("}"))]}),
+    ];
+    assert_eq!(read(&in_parts), expected(&[("f", "{\"a\":1}"), ("g", "{}")]));
+}
+
+#[test]
+fn each_servers_reason_to_stop_is_understood() {
+    let hi = [json!({"content": "Hi."})];
+    for (reason, stop) in [
+        ("stop", StopCause::Done),
+        ("tool_calls", StopCause::Done),
+        ("eos", StopCause::Done),
+        ("length", StopCause::Length),
+        ("MAX_TOKENS", StopCause::Length),
+        ("model_length", StopCause::Length),
+        ("model_context_window_exceeded", StopCause::ContextFull),
+        ("content_filter", StopCause::Refusal),
+        ("sensitive", StopCause::Refusal),
+    ] {
+        assert_eq!(answer(&stream(&hi, reason), Decoding::default()).stop, stop, "{reason}");
+    }
+    for reason in ["insufficient_system_resource", "network_error", "error"] {
+        assert_eq!(error(&stream(&hi, reason), Decoding::default()).kind, ModelErrorKind::Busy, "{reason}");
+    }
+    // sglang's way to say that there is none (<https://github.com/sgl-project/sglang/issues/3912>).
+    let ended = stream(&hi, "length");
+    let (before, mark) = ended.rsplit_once("data: [DONE]").unwrap();
+    let none = json!({"choices": [{"delta": {}, "finish_reason": ""}]});
+    let again = format!("{before}data: {none}\n\ndata: [DONE]{mark}");
+    assert_eq!(answer(&again, Decoding::default()).stop, StopCause::Length);
+    let refusal = [json!({"refusal": "No."})];
+    assert_eq!(answer(&stream(&refusal, "stop"), Decoding::default()).stop, StopCause::Refusal);
+}
+
+#[test]
+fn tokens_are_counted_by_any_servers_names() {
+    let counted = |usage: Value| {
+        let chunks = [
+            json!({"choices": [{"delta": {"content": "Hi."}, "finish_reason": "stop", "usage": null}], "usage": null}),
+            json!({"choices": null, "usage": usage}),
+        ];
+        let lines: Vec<String> = chunks.iter().map(|chunk| format!("data: {chunk}\n\n")).collect();
+        answer(&(lines.concat() + "data: [DONE]\n\n"), Decoding::default()).usage
+    };
+    let tokens = |cache_read, cache_write, reasoning| Tokens {
+        input: 9,
+        output: 5,
+        cache_read,
+        cache_write,
+        reasoning,
+    };
+    let usage = |more: Value| {
+        let mut usage = json!({"prompt_tokens": 9, "completion_tokens": 5, "total_tokens": 14});
+        more.as_object().unwrap().iter().for_each(|(field, value)| insert(&mut usage, field, value.clone()));
+        counted(usage)
+    };
+    assert_eq!(
+        usage(json!({"prompt_tokens_details": null, "completion_tokens_details": null})),
+        tokens(0, 0, 0)
+    );
+    let openrouter = json!({"prompt_tokens_details": {"cached_tokens": 4, "cache_write_tokens": 3, "audio_tokens": 0},
+        "completion_tokens_details": {"reasoning_tokens": 2}, "cost": 0.1});
+    assert_eq!(usage(openrouter), tokens(4, 3, 2));
+    assert_eq!(usage(json!({"prompt_cache_hit_tokens": 6, "prompt_cache_miss_tokens": 3})), tokens(6, 0, 0));
+    assert_eq!(usage(json!({"cached_tokens": 7})), tokens(7, 0, 0));
+    assert_eq!(counted(json!({"prompt_tokens": null})), Tokens::default());
+    let odd = json!({"prompt_tokens": 9.0, "completion_tokens_details": [], "prompt_tokens_details": "none"});
+    assert_eq!(usage(odd), tokens(0, 0, 0));
+    assert_eq!(counted(json!("none")), Tokens::default());
+    let in_choice = json!({"choices": [{"delta": {}, "finish_reason": "stop",
+        "usage": {"prompt_tokens": 9, "completion_tokens": 5}}]});
+    let stream = format!("data: {in_choice}\n\ndata: [DONE]\n\n");
+    assert_eq!(answer(&stream, Decoding::default()).usage, tokens(0, 0, 0));
+}
