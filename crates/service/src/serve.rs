@@ -1,9 +1,10 @@
 //! The accept loop: what `axum::serve` leaves open, closed.
 //!
 //! A connection must send its request's head in time, there is a cap on connections, small writes are not held
-//! back (`TCP_NODELAY`), and the drain at shutdown ends by a deadline however many streams are open.
+//! back (`TCP_NODELAY`), who is refused while sending can read why, and the drain at shutdown ends by a deadline however many streams are open.
 
 mod alarm;
+mod linger;
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -23,6 +24,7 @@ use tokio_util::task::TaskTracker;
 use tower::{Service, ServiceExt as _};
 
 use self::alarm::Alarm;
+use self::linger::{Lingering, Unread};
 
 /// The bounds of an accept loop.
 #[derive(Clone, Copy, Debug)]
@@ -98,7 +100,11 @@ impl Connection {
     where
         S: Service<Request, Response = Response, Error = Infallible, Future: Send> + Clone + Send + 'static,
     {
-        let service = service.map_request(|request: hyper::Request<Incoming>| request.map(Body::new));
+        let unread = Unread::default();
+        let watched = unread.clone();
+        let service = service.map_request(move |request: hyper::Request<Incoming>| {
+            request.map(|body| Body::new(watched.watch(body)))
+        });
         let Self { permit, shutdown, cut } = self;
         if let Err(error) = stream.set_nodelay(true) {
             tracing::debug!(%error, "TCP_NODELAY could not be set.");
@@ -106,7 +112,10 @@ impl Connection {
         let connection = http1::Builder::new()
             .timer(Alarm::default())
             .header_read_timeout(header_read_timeout)
-            .serve_connection(TokioIo::new(stream), TowerToHyperService::new(service));
+            .serve_connection(
+                TokioIo::new(Lingering::new(stream, unread)),
+                TowerToHyperService::new(service),
+            );
         tokio::pin!(connection);
         let ended = tokio::select! {
             ended = connection.as_mut() => ended,

@@ -4,7 +4,8 @@ use std::convert::Infallible;
 use std::net::SocketAddr;
 
 use axum::Router;
-use axum::routing::get;
+use axum::http::StatusCode;
+use axum::routing::{get, post};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::task::JoinHandle;
 
@@ -22,7 +23,9 @@ fn bounds() -> Bounds {
 
 async fn start(bounds: Bounds) -> (SocketAddr, CancellationToken, JoinHandle<()>) {
     let endless = || async { Body::from_stream(futures::stream::pending::<Result<String, Infallible>>()) };
+    let refuse = |_: Request| async { (StatusCode::PAYLOAD_TOO_LARGE, "too large") };
     let router = Router::new().route("/", get(|| async { "hello" })).route("/endless", get(endless));
+    let router = router.route("/refuse", post(refuse));
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let shutdown = CancellationToken::new();
@@ -83,4 +86,23 @@ async fn an_idle_server_ends_at_once() {
     let (_, shutdown, server) = start(Bounds { drain: PATIENCE, ..bounds() }).await;
     shutdown.cancel();
     tokio::time::timeout(PATIENCE, server).await.expect("the server never ended").unwrap();
+}
+
+#[tokio::test]
+async fn whoever_is_refused_while_sending_can_send_on_and_read_why() {
+    const LENGTH: usize = 8 << 20;
+    let (address, _shutdown, _server) = start(bounds()).await;
+    let head = format!("POST /refuse HTTP/1.1\r\nHost: a\r\nContent-Length: {LENGTH}\r\n\r\n");
+    let body = vec![b'x'; LENGTH];
+    for sent_before in [0, 100_000, LENGTH] {
+        let (before, after) = body.split_at(sent_before);
+        let mut stream = send(address, &head).await;
+        stream.write_all(before).await.expect("what came before the answer was read");
+        let mut answer = vec![0; 4096];
+        let length = tokio::time::timeout(PATIENCE, stream.read(&mut answer)).await.unwrap().unwrap();
+        let answer =
+            String::from_utf8_lossy(&answer[..length]).into_owned() + &read_to_end(&mut stream).await;
+        assert!(answer.contains("413") && answer.ends_with("too large"), "{sent_before}: {answer}");
+        stream.write_all(after).await.expect("what came after the answer was read");
+    }
 }

@@ -1,0 +1,193 @@
+//! The close of a connection whose client may still be sending.
+//!
+//! Whoever refuses a request before its body has come, such as one that is too large, answers and closes. If bytes come
+//! to a socket that is closed, the system resets the connection, and the client fails at sending, perhaps before it has
+//! read the answer. So the answer's end is told first, and what still comes is thrown away for a while (RFC 9112, 9.6).
+
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use hyper::body::{Body, Frame, SizeHint};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::time::Sleep;
+
+/// For how long and how much a client may still send that has its answer.
+const LINGER: Duration = Duration::from_secs(5);
+const MOST: usize = 64 * 1024 * 1024;
+
+/// Whether the body of a connection's last request was given up before its end.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Unread(Arc<AtomicBool>);
+
+impl Unread {
+    /// Watches the body of a request that begins.
+    pub(super) fn watch<B: Body + Unpin>(&self, body: B) -> Watched<B> {
+        self.0.store(false, Ordering::Relaxed);
+        Watched { body, unread: self.clone() }
+    }
+}
+
+/// The body of a request.
+pub(super) struct Watched<B: Body + Unpin> {
+    body: B,
+    unread: Unread,
+}
+
+impl<B: Body + Unpin> Body for Watched<B> {
+    type Data = B::Data;
+    type Error = B::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
+        Pin::new(&mut self.body).poll_frame(context)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+impl<B: Body + Unpin> Drop for Watched<B> {
+    fn drop(&mut self) {
+        self.unread.0.store(!self.body.is_end_stream(), Ordering::Relaxed);
+    }
+}
+
+/// A connection's stream, which lingers when it is shut down with a body unread.
+pub(super) struct Lingering<S> {
+    stream: S,
+    unread: Unread,
+    /// There once the answer's end is told.
+    grace: Option<Grace>,
+}
+
+/// What may still come.
+struct Grace {
+    bytes: usize,
+    until: Pin<Box<Sleep>>,
+}
+
+impl<S> Lingering<S> {
+    pub(super) const fn new(stream: S, unread: Unread) -> Self {
+        Self { stream, unread, grace: None }
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Lingering<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(context, buffer)
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Lingering<S> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(context, bytes)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        slices: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write_vectored(context, slices)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let Self { stream, unread, grace } = &mut *self;
+        let Grace { bytes, until } = if let Some(grace) = grace {
+            grace
+        } else {
+            ready!(Pin::new(&mut *stream).poll_shutdown(context))?;
+            if !unread.0.load(Ordering::Relaxed) {
+                return Poll::Ready(Ok(()));
+            }
+            grace.insert(Grace { bytes: MOST, until: Box::pin(tokio::time::sleep(LINGER)) })
+        };
+        let mut thrown_away = [0; 8 * 1024];
+        while *bytes > 0 && until.as_mut().poll(context).is_pending() {
+            let mut buffer = ReadBuf::new(&mut thrown_away);
+            match ready!(Pin::new(&mut *stream).poll_read(context, &mut buffer)) {
+                Ok(()) if !buffer.filled().is_empty() => *bytes = bytes.saturating_sub(buffer.filled().len()),
+                // The client has ended the connection too, or has broken it off: nobody is left to be told.
+                Ok(()) | Err(_) => break,
+            }
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, duplex};
+    use tokio::time::Instant;
+
+    use super::*;
+
+    /// How long a shutdown takes with a client that does `what`, and how much that could send.
+    async fn shut<F: Future<Output = usize>>(
+        is_unread: bool,
+        client: impl FnOnce(DuplexStream) -> F,
+    ) -> (Duration, usize) {
+        let (ours, theirs) = duplex(64 * 1024);
+        let mut lingering = Lingering::new(ours, Unread(Arc::new(AtomicBool::new(is_unread))));
+        let began = Instant::now();
+        let served = async {
+            lingering.shutdown().await.unwrap();
+            drop(lingering);
+            began.elapsed()
+        };
+        tokio::join!(served, client(theirs))
+    }
+
+    /// Sends without an end, a piece after each pause.
+    async fn send(mut stream: DuplexStream, piece: usize, pause: Duration) -> usize {
+        let (piece, mut sent) = (vec![b'x'; piece], 0);
+        while stream.write_all(&piece).await.is_ok() {
+            sent += piece.len();
+            tokio::time::sleep(pause).await;
+        }
+        sent
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_may_go_on_sending_for_a_while_and_within_bounds() {
+        let second = Duration::from_secs(1);
+        let (took, sent) = shut(true, |client| send(client, 1, second / 10)).await;
+        assert!((LINGER..LINGER + second).contains(&took), "{took:?}");
+        assert!((49..=52).contains(&sent), "{sent}");
+        let (took, sent) = shut(true, |client| send(client, 64 * 1024, Duration::ZERO)).await;
+        assert!(took < second && (MOST..MOST + (1 << 20)).contains(&sent), "{took:?} {sent}");
+        // It reads the end of the answer first, and ends the connection.
+        let read = |mut client: DuplexStream| async move { client.read(&mut [0]).await.unwrap() };
+        assert_eq!(shut(true, read).await, (Duration::ZERO, 0));
+        // Nobody waits for one that has sent everything, though it keeps the connection.
+        let (took, _) = shut(false, |client| send(client, 1, second * 60)).await;
+        assert_eq!(took, Duration::ZERO);
+    }
+}
