@@ -21,11 +21,20 @@ pub(super) enum Chunk {
         text: String,
     },
     Thinking {
-        thinking: Vec<Self>,
+        thinking: Box<Content>,
     },
     /// A reference to a source, for example.
     #[serde(other)]
     Other,
+}
+
+impl Content {
+    fn text(&self) -> String {
+        match self {
+            Self::Text(text) => text.clone(),
+            Self::Chunks(chunks) => chunks.iter().map(Chunk::text).collect(),
+        }
+    }
 }
 
 impl Chunk {
@@ -33,7 +42,7 @@ impl Chunk {
     pub(super) fn text(&self) -> String {
         match self {
             Self::Text { text } => text.clone(),
-            Self::Thinking { thinking } => thinking.iter().map(Self::text).collect(),
+            Self::Thinking { thinking } => thinking.text(),
             Self::Other => String::new(),
         }
     }

@@ -158,7 +158,9 @@ impl Decoder for Decoding {
         // Only one choice is asked for.
         let choice = chunk.choices.into_iter().flatten().next();
         let usage = chunk.usage.as_deref().or(choice.as_ref().and_then(|choice| choice.usage.as_deref()));
-        self.usage = usage.map_or(self.usage, Usage::tokens);
+        // What tells nothing takes nothing back.
+        let told = usage.map(Usage::tokens).filter(|told| *told != Tokens::default());
+        self.usage = told.unwrap_or(self.usage);
         if let Some(choice) = choice {
             self.delta(choice.delta.unwrap_or_default(), parts);
             // Of some compatible servers an empty text is none.

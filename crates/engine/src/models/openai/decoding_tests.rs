@@ -116,10 +116,11 @@ fn content_may_come_in_chunks_some_of_which_are_thoughts() {
         |text: &str| json!({"content": [{"type": "thinking", "thinking": [{"type": "text", "text": text}]}]});
     let deltas = [
         json!({"role": "assistant", "content": ""}),
-        thought("Is it "),
+        json!({"content": [{"type": "thinking", "thinking": "Is it "}]}),
         json!({"content": [{"type": "thinking", "closed": true, "thinking": [
             {"type": "text", "text": "7"}, {"type": "text", "text": "?"}, {"type": "reference", "reference_ids": [1]},
         ]}]}),
+        thought(" Hm."),
         json!({"content": [{"type": "text", "text": "Grü"}, {"type": "of_the_future"}, {"type": "text", "text": "ße"}]}),
         json!({"content": "."}),
     ];
@@ -127,16 +128,17 @@ fn content_may_come_in_chunks_some_of_which_are_thoughts() {
         "start Thinking",
         "delta Is it ",
         "delta 7?",
+        "delta  Hm.",
         "stop",
         "start Text",
         "delta Grü",
         "delta ße",
         "delta .",
         "stop",
-        r#"thinking Is it 7? Some("content")"#,
+        r#"thinking Is it 7? Hm. Some("content")"#,
         "text Grüße.",
     ];
-    assert_eq!(told(&stream(&deltas, "stop"), Decoding::default)[..11], expected);
+    assert_eq!(told(&stream(&deltas, "stop"), Decoding::default)[..12], expected);
 }
 
 fn part(index: usize, id: Option<&str>, name: Option<&str>, arguments: &str) -> Value {
@@ -312,6 +314,11 @@ fn tokens_are_counted_by_any_servers_names() {
     let odd = json!({"prompt_tokens": 9.0, "completion_tokens_details": [], "prompt_tokens_details": "none"});
     assert_eq!(usage(odd), tokens(0, 0, 0));
     assert_eq!(counted(json!("none")), Tokens::default());
+    let told = json!({"choices": [], "usage": {"prompt_tokens": 9, "completion_tokens": 5}});
+    let nothing =
+        json!({"choices": [{"delta": {}, "finish_reason": "stop"}], "usage": {"prompt_tokens": "none"}});
+    let stream = format!("data: {told}\n\ndata: {nothing}\n\ndata: [DONE]\n\n");
+    assert_eq!(answer(&stream, Decoding::default()).usage, tokens(0, 0, 0));
     let in_choice = json!({"choices": [{"delta": {}, "finish_reason": "stop",
         "usage": {"prompt_tokens": 9, "completion_tokens": 5}}]});
     let stream = format!("data: {in_choice}\n\ndata: [DONE]\n\n");
