@@ -27,13 +27,15 @@ impl Unread {
     /// Watches the body of a request that begins.
     pub(super) fn watch<B: Body + Unpin>(&self, body: B) -> Watched<B> {
         self.0.store(false, Ordering::Relaxed);
-        Watched { body, unread: self.clone() }
+        Watched { body, is_read: false, unread: self.clone() }
     }
 }
 
 /// The body of a request.
 pub(super) struct Watched<B: Body + Unpin> {
     body: B,
+    /// Whether its end was come to; of one without a length nothing else tells.
+    is_read: bool,
     unread: Unread,
 }
 
@@ -45,7 +47,9 @@ impl<B: Body + Unpin> Body for Watched<B> {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
-        Pin::new(&mut self.body).poll_frame(context)
+        let frame = ready!(Pin::new(&mut self.body).poll_frame(context));
+        self.is_read = frame.is_none();
+        Poll::Ready(frame)
     }
 
     fn is_end_stream(&self) -> bool {
@@ -59,7 +63,7 @@ impl<B: Body + Unpin> Body for Watched<B> {
 
 impl<B: Body + Unpin> Drop for Watched<B> {
     fn drop(&mut self) {
-        self.unread.0.store(!self.body.is_end_stream(), Ordering::Relaxed);
+        self.unread.0.store(!self.is_read && !self.body.is_end_stream(), Ordering::Relaxed);
     }
 }
 
@@ -144,6 +148,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Lingering<S> {
 
 #[cfg(test)]
 mod tests {
+    use std::convert::Infallible;
+
+    use http_body_util::BodyExt as _;
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, duplex};
     use tokio::time::Instant;
 
@@ -173,6 +180,27 @@ mod tests {
             tokio::time::sleep(pause).await;
         }
         sent
+    }
+
+    #[tokio::test]
+    async fn a_body_is_unread_that_was_given_up_before_its_end() {
+        let unread = Unread::default();
+        let is_unread = || unread.0.load(Ordering::Relaxed);
+        let empty = || unread.watch(axum::body::Body::empty());
+        let chunked = || {
+            let pieces = ["a", "b"].map(|piece| Ok::<_, Infallible>(piece.to_owned()));
+            unread.watch(axum::body::Body::from_stream(futures::stream::iter(pieces)))
+        };
+        let mut half = chunked();
+        half.frame().await.unwrap().unwrap();
+        drop(half);
+        assert!(is_unread(), "given up half way");
+        chunked().collect().await.unwrap();
+        assert!(!is_unread(), "read to its end");
+        drop(chunked());
+        assert!(is_unread(), "given up before its beginning");
+        drop(empty());
+        assert!(!is_unread(), "there is none");
     }
 
     #[tokio::test(start_paused = true)]

@@ -8,6 +8,10 @@ use super::*;
 use crate::models::decoding::{answer, error, told};
 use crate::models::{ModelErrorKind, Tokens};
 
+fn stream(events: &[Value]) -> String {
+    events.iter().map(|event| format!("data: {event}\n\n")).collect::<Vec<_>>().concat()
+}
+
 /// A stream after the vendor's documentation: thinking with its signature in parts, text, pings, an event of a
 /// type that is yet to come, and a tool call whose input comes in parts.
 const STREAM: &str = r#"event: message_start
@@ -165,9 +169,8 @@ fn what_is_of_no_type_of_ours_may_have_any_form() {
         json!({"type": "of_the_future", "message": "no object", "delta": 1, "usage": []}),
         json!({"type": "content_block_delta", "index": 2, "delta": {"type": "of_the_future", "text": {"a": 1}}}),
     ];
-    let foreign: Vec<String> = foreign.iter().map(|event| format!("data: {event}\n\n")).collect();
     let (before, after) = STREAM.split_once("event: message_delta").unwrap();
-    let with_foreign = format!("{before}{}event: message_delta{after}", foreign.concat());
+    let with_foreign = format!("{before}{}event: message_delta{after}", stream(&foreign));
     assert_eq!(told(&with_foreign, Decoding::default), told(STREAM, Decoding::default));
     let data = json!({"type": "error", "message": "no object", "error": {"type": "overloaded_error"}});
     assert_eq!(error(&format!("data: {data}\n\n"), Decoding::default()).kind, ModelErrorKind::Busy);
@@ -228,8 +231,7 @@ fn stopped_for(reason: &str, input: &str) -> ToolUse {
         json!({"type": "message_delta", "delta": {"stop_reason": reason}, "usage": {"output_tokens": 1}}),
         json!({"type": "message_stop"}),
     ];
-    let lines: Vec<String> = events.iter().map(|event| format!("data: {event}\n\n")).collect();
-    answer(&lines.concat(), Decoding::default()).calls().next().unwrap().clone()
+    answer(&stream(&events), Decoding::default()).calls().next().unwrap().clone()
 }
 
 /// Kimi leaves the event out (<https://github.com/xemantic/anthropic-sdk-kotlin/issues/147>).
@@ -241,8 +243,7 @@ fn blocks_that_nobody_ends_are_whole_where_the_next_begins_and_at_the_end() {
     };
     let end = json!({"type": "message_delta", "delta": {"stop_reason": "tool_use"}});
     let events = [call("one"), call("two"), end, json!({"type": "message_stop"})];
-    let lines: Vec<String> = events.iter().map(|event| format!("data: {event}\n\n")).collect();
-    let answer = answer(&lines.concat(), Decoding::default());
+    let answer = answer(&stream(&events), Decoding::default());
     let inputs: Vec<&Value> = answer.calls().map(|call| &call.input).collect();
     assert_eq!(inputs, [&json!({"of": "one"}), &json!({"of": "two"})]);
 }
@@ -278,8 +279,6 @@ fn a_call_may_come_whole_and_thinking_is_counted_where_it_is_told() {
         json!({"type": "message_delta", "delta": {}}),
         json!({"type": "message_stop"}),
     ];
-    let lines: Vec<String> = events.iter().map(|event| format!("data: {event}\n\n")).collect();
-    let stream = lines.concat();
     let expected = [
         "start Thinking",
         "delta Hm",
@@ -290,11 +289,7 @@ fn a_call_may_come_whole_and_thinking_is_counted_where_it_is_told() {
         r#"call toolu_1 t {"a":1} None"#,
         "Tokens { input: 1, output: 9, cache_read: 0, cache_write: 0, reasoning: 4 }",
     ];
-    assert_eq!(told(&stream, Decoding::default), expected);
-}
-
-fn stream(events: &[Value]) -> String {
-    events.iter().map(|event| format!("data: {event}\n\n")).collect::<Vec<_>>().concat()
+    assert_eq!(told(&stream(&events), Decoding::default), expected);
 }
 
 fn begun(index: usize, block: &Value) -> Value {

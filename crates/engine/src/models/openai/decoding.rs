@@ -10,6 +10,7 @@ use serde_json::Value;
 
 use super::content::{Chunk as ContentChunk, Content};
 use super::{CONTENT, REASONING_CONTENT};
+use crate::models::blocks::Prose;
 use crate::models::http::{Count, Decoder, END_MARK, Received, if_readable, insert, read};
 use crate::models::{
     Answer, Block, CUT_OFF, ModelError, ModelErrorKind, Part, StopCause, Tokens, ToolUse, classify,
@@ -121,8 +122,7 @@ struct Call {
 /// The block that is open.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Open {
-    Text,
-    Thinking,
+    Prose(Prose),
     /// The call at this place of all calls.
     Call(usize),
 }
@@ -181,48 +181,45 @@ impl Decoder for Decoding {
 
 impl Decoding {
     fn delta(&mut self, delta: Delta, parts: &mut VecDeque<Part>) {
-        let filled = |text: Option<String>| text.filter(|text| !text.is_empty());
         self.reason(&delta, parts);
         match delta.content {
-            Some(Content::Text(text)) => self.say(text, parts),
+            Some(Content::Text(text)) => self.write(Prose::Text, text, parts),
             Some(Content::Chunks(chunks)) => self.chunks(&chunks, parts),
             None => {}
         }
-        let refusal = filled(delta.refusal);
-        self.refused |= refusal.is_some();
-        self.say(refusal.unwrap_or_default(), parts);
+        let refusal = delta.refusal.unwrap_or_default();
+        self.refused |= !refusal.is_empty();
+        self.write(Prose::Text, refusal, parts);
         for call in delta.tool_calls.into_iter().flatten() {
             self.call(call, parts);
         }
     }
 
-    fn say(&mut self, more: String, parts: &mut VecDeque<Part>) {
-        if !more.is_empty() {
-            self.switch(Open::Text, parts);
-            self.received.more(more.len());
-            self.text.push_str(&more);
-            parts.push_back(Part::Delta(more));
+    fn write(&mut self, prose: Prose, more: String, parts: &mut VecDeque<Part>) {
+        if more.is_empty() {
+            return;
         }
-    }
-
-    fn think(&mut self, more: String, parts: &mut VecDeque<Part>) {
-        if !more.is_empty() {
-            self.switch(Open::Thinking, parts);
-            self.received.more(more.len());
-            self.thinking.push_str(&more);
-            parts.push_back(Part::Delta(more));
-        }
+        self.switch(Open::Prose(prose), parts);
+        self.received.more(more.len());
+        let all = match prose {
+            Prose::Text => &mut self.text,
+            Prose::Thinking => &mut self.thinking,
+        };
+        all.push_str(&more);
+        parts.push_back(Part::Delta(more));
     }
 
     fn chunks(&mut self, chunks: &[ContentChunk], parts: &mut VecDeque<Part>) {
         for chunk in chunks {
             let text = chunk.text();
-            if matches!(chunk, ContentChunk::Thinking { .. }) {
+            let prose = match chunk {
+                ContentChunk::Thinking { .. } => Prose::Thinking,
+                ContentChunk::Text { .. } | ContentChunk::Other => Prose::Text,
+            };
+            if prose == Prose::Thinking && is_filled(&text) {
                 self.reasoned_in = Some(CONTENT);
-                self.think(text, parts);
-            } else {
-                self.say(text, parts);
             }
+            self.write(prose, text, parts);
         }
     }
 
@@ -242,7 +239,7 @@ impl Decoding {
         }
         let fields = [delta.reasoning_content.as_deref(), delta.reasoning.as_deref(), Some(&*in_details)];
         let more = fields.into_iter().flatten().find(|text| is_filled(text));
-        self.think(more.unwrap_or_default().to_owned(), parts);
+        self.write(Prose::Thinking, more.unwrap_or_default().to_owned(), parts);
     }
 
     fn call(&mut self, delta: CallDelta, parts: &mut VecDeque<Part>) {
@@ -306,8 +303,8 @@ impl Decoding {
         self.close(parts);
         self.open = Some(to);
         parts.push_back(Part::Start(match to {
-            Open::Text => BlockType::Text,
-            Open::Thinking => BlockType::Thinking,
+            Open::Prose(Prose::Text) => BlockType::Text,
+            Open::Prose(Prose::Thinking) => BlockType::Thinking,
             Open::Call(_) => BlockType::ToolUse,
         }));
     }

@@ -139,6 +139,8 @@ fn content_may_come_in_chunks_some_of_which_are_thoughts() {
         "text Grüße.",
     ];
     assert_eq!(told(&stream(&deltas, "stop"), Decoding::default)[..12], expected);
+    let blank = answer(&stream(&[thought(""), json!({"content": "So."})], "stop"), Decoding::default());
+    assert_eq!(blank.blocks, [Block::Text { text: "So.".into(), signature: None }]);
 }
 
 fn part(index: usize, id: Option<&str>, name: Option<&str>, arguments: &str) -> Value {
