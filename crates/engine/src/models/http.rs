@@ -20,7 +20,7 @@ use serde_json::Value;
 use super::{Answer, ModelError, ModelErrorKind, Part, Parts, Tokens, classify};
 use framing::Events;
 pub(super) use framing::Framing;
-pub(super) use reading::{Count, END_MARK, as_it_is, field, if_readable, needed, no_known_form, read};
+pub(super) use reading::{Count, END_MARK, as_it_is, field, if_readable, needed, no_known_form, place, read};
 use silence::{SILENCE, Watched};
 
 /// How long a provider may take to accept a connection.

@@ -288,8 +288,8 @@ const REASONING_DETAILS: &str = "reasoning_details";
 /// Where Mistral streams reasoning, and takes it back: see [`content`].
 const CONTENT: &str = "content";
 
-/// The field of a message in which reasoning goes back that has one of its own. Its signature is what stood in that field, or, where that
-/// was no more than the reasoning itself, the field's name.
+/// The field of its own in which reasoning goes back. Its signature is what stood in that field, or, where that was no
+/// more than the reasoning itself, the field's name.
 fn reasoning(thinking: &str, signature: &str) -> Option<(&'static str, Value)> {
     if signature == REASONING_CONTENT {
         return Some((REASONING_CONTENT, json!(thinking)));

@@ -250,6 +250,7 @@ fn errors_in_the_stream_are_told_apart_and_cost_what_they_cost() {
         "{}",
         r#"{"type":"response.output_text.delta"}"#,
         r#"{"type":"response.output_text.delta","delta":1}"#,
+        r#"{"type":"response.output_text.delta","output_index":"0","delta":"of no item"}"#,
         r#"{"type":"response.output_item.added"}"#,
         r#"{"type":"response.completed"}"#,
         r#"{"type":"response.completed","response":"no object"}"#,
@@ -261,8 +262,7 @@ fn errors_in_the_stream_are_told_apart_and_cost_what_they_cost() {
 
 #[test]
 fn what_is_of_no_type_of_ours_may_have_any_form() {
-    let foreign =
-        json!({"type": "response.of_the_future", "delta": {"a": 1}, "item": 1, "response": "no object"});
+    let foreign = json!({"type": "response.of_the_future", "delta": {"a": 1}, "item": 1, "response": "no object", "output_index": "0"});
     let (before, after) = STREAM.split_once("event: response.completed").unwrap();
     let with_foreign = format!("{before}data: {foreign}\n\nevent: response.completed{after}");
     assert_eq!(told(&with_foreign, Decoding::default), told(STREAM, Decoding::default));

@@ -8,7 +8,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use crate::models::http::{
-    Count, Decoder, END_MARK, Received, as_it_is, field, if_readable, needed, no_known_form,
+    Count, Decoder, END_MARK, Received, as_it_is, field, if_readable, needed, no_known_form, place,
 };
 use crate::models::{
     Answer, Block, CUT_OFF, ModelError, Part, StopCause, Tokens, ToolUse, classify, tool_input,
@@ -16,7 +16,7 @@ use crate::models::{
 
 /// An event of the stream, with the fields of all its types: an enum that is told apart by a field would be read twice,
 /// and its delta four times. What few of them have is boxed, for each is moved about while it is read.
-#[derive(Deserialize)]
+#[derive(Default, Deserialize)]
 struct Event {
     #[serde(rename = "type")]
     kind: EventKind,
@@ -29,7 +29,7 @@ struct Event {
     usage: Option<Box<Usage>>,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum EventKind {
     MessageStart,
@@ -39,6 +39,7 @@ enum EventKind {
     MessageDelta,
     MessageStop,
     Error,
+    #[default]
     #[serde(other)]
     Other,
 }
@@ -239,10 +240,14 @@ impl Event {
             let event = as_it_is(data, &fault)?;
             let kind = field(&event, "type").ok_or_else(|| no_known_form(&fault))?;
             let delta_kind = event.get("delta").and_then(|delta| field(delta, "type"));
-            let is_other = delta_kind == Some(DeltaKind::Other);
+            let is_delta_of_other_type =
+                kind == EventKind::ContentBlockDelta && delta_kind == Some(DeltaKind::Other);
+            if kind == EventKind::Other || is_delta_of_other_type {
+                return Ok(Self::default());
+            }
             Ok(Self {
-                kind: if kind == EventKind::ContentBlockDelta && is_other { EventKind::Other } else { kind },
-                index: field(&event, "index"),
+                kind,
+                index: place(&event, "index")?,
                 message: field(&event, "message"),
                 content_block: field(&event, "content_block"),
                 delta: field(&event, "delta"),

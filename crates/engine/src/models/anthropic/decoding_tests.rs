@@ -157,6 +157,7 @@ fn errors_in_the_stream_are_told_apart() {
         r#"{"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":1}}"#,
         r#"{"type":"content_block_delta","index":0,"delta":{"text":"of no type"}}"#,
         r#"{"type":"content_block_start","index":0,"content_block":"no object"}"#,
+        r#"{"type":"content_block_delta","index":"0","delta":{"type":"text_delta","text":"of no block"}}"#,
         r#"{"type":"message_delta","delta":{"stop_reason":1}}"#,
     ] {
         assert_eq!(error(&format!("data: {data}\n\n"), Decoding::default()).kind, Broken, "{data}");
@@ -166,7 +167,7 @@ fn errors_in_the_stream_are_told_apart() {
 #[test]
 fn what_is_of_no_type_of_ours_may_have_any_form() {
     let foreign = [
-        json!({"type": "of_the_future", "message": "no object", "delta": 1, "usage": []}),
+        json!({"type": "of_the_future", "message": "no object", "delta": 1, "usage": [], "index": "0"}),
         json!({"type": "content_block_delta", "index": 2, "delta": {"type": "of_the_future", "text": {"a": 1}}}),
     ];
     let (before, after) = STREAM.split_once("event: message_delta").unwrap();

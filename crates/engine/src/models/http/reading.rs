@@ -45,6 +45,18 @@ pub(in super::super) fn field<T: DeserializeOwned>(event: &Value, name: &str) ->
     T::deserialize(event.get(name)?).ok()
 }
 
+/// The field of such an event that tells what it is of. It may be absent.
+///
+/// # Errors
+/// It is not of its form: taken for absent, the event would be another's.
+pub(in super::super) fn place<T: DeserializeOwned>(
+    event: &Value,
+    name: &str,
+) -> Result<Option<T>, ModelError> {
+    let place = Option::deserialize(event.get(name).unwrap_or(&Value::Null));
+    place.map_err(|fault: serde_json::Error| no_known_form(&format!("`{name}`: {fault}")))
+}
+
 /// Reads a field that is taken for absent if it is not of its form.
 pub(in super::super) fn if_readable<'de, D, T>(from: D) -> Result<Option<T>, D::Error>
 where

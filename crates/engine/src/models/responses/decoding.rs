@@ -12,7 +12,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::models::http::{
-    Count, Decoder, END_MARK, Received, as_it_is, field, if_readable, needed, no_known_form,
+    Count, Decoder, END_MARK, Received, as_it_is, field, if_readable, needed, no_known_form, place,
 };
 use crate::models::{
     Answer, Block, CUT_OFF, ModelError, Part, StopCause, Tokens, ToolUse, classify, tool_input,
@@ -20,7 +20,7 @@ use crate::models::{
 
 /// An event of the stream, with the fields of all its types: an enum that is told apart by a field would be read twice.
 /// What few of them have is boxed, for each is moved about while it is read.
-#[derive(Deserialize)]
+#[derive(Default, Deserialize)]
 struct Event {
     #[serde(rename = "type")]
     kind: EventKind,
@@ -30,7 +30,7 @@ struct Event {
     response: Option<Box<End>>,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 enum EventKind {
     #[serde(rename = "response.output_item.added")]
     Added,
@@ -55,6 +55,7 @@ enum EventKind {
     Failed,
     #[serde(rename = "error")]
     Error,
+    #[default]
     #[serde(other)]
     Other,
 }
@@ -65,9 +66,13 @@ impl Event {
     fn read(data: &str) -> Result<Self, ModelError> {
         serde_json::from_str(data).or_else(|fault| {
             let event = as_it_is(data, &fault)?;
+            let kind = field(&event, "type").ok_or_else(|| no_known_form(&fault))?;
+            if kind == EventKind::Other {
+                return Ok(Self::default());
+            }
             Ok(Self {
-                kind: field(&event, "type").ok_or_else(|| no_known_form(&fault))?,
-                output_index: field(&event, "output_index"),
+                kind,
+                output_index: place(&event, "output_index")?,
                 delta: field(&event, "delta"),
                 item: field(&event, "item"),
                 response: field(&event, "response"),
