@@ -113,7 +113,7 @@ impl Connection {
             .timer(Alarm::default())
             .header_read_timeout(header_read_timeout)
             .serve_connection(
-                TokioIo::new(Lingering::new(stream, unread)),
+                TokioIo::new(Lingering::new(stream, unread, shutdown.clone())),
                 TowerToHyperService::new(service),
             );
         tokio::pin!(connection);

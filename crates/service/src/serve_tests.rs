@@ -106,3 +106,24 @@ async fn whoever_is_refused_while_sending_can_send_on_and_read_why() {
         stream.write_all(after).await.expect("what came after the answer was read");
     }
 }
+
+/// A client that keeps its connection and does not look at it, whose last request was refused before its body was read.
+#[tokio::test]
+async fn who_was_refused_and_is_idle_does_not_hold_up_the_end() {
+    let bounds = Bounds { header_read_timeout: PATIENCE, drain: PATIENCE, ..bounds() };
+    for (length, refused_while_sending) in [(2, false), (8 << 20, true)] {
+        let (address, shutdown, server) = start(bounds).await;
+        let head = format!("POST /refuse HTTP/1.1\r\nHost: a\r\nContent-Length: {length}\r\n\r\n");
+        let mut idle = send(address, &(head + "{}")).await;
+        let mut answer = [0; 12];
+        idle.read_exact(&mut answer).await.unwrap();
+        if refused_while_sending {
+            read_to_end(&mut idle).await;
+        }
+        let began = std::time::Instant::now();
+        shutdown.cancel();
+        tokio::time::timeout(PATIENCE, server).await.expect("the server never ended").unwrap();
+        assert!(began.elapsed() < Duration::from_secs(3), "{length}: {:?}", began.elapsed());
+        drop(idle);
+    }
+}

@@ -91,7 +91,9 @@ impl Blocks {
     pub(super) fn call(&mut self, call: ToolUse, parts: &mut VecDeque<Part>) {
         self.close(parts);
         parts.extend([Part::Start(BlockType::ToolUse), Part::Stop]);
-        self.received.block(call.input.to_string().len());
+        let signature = call.signature.as_ref().map_or(0, String::len);
+        let bytes = call.input.to_string().len() + call.name.len() + call.provider_id.len() + signature;
+        self.received.block(bytes);
         self.blocks.push(Block::ToolUse(call));
     }
 

@@ -122,6 +122,11 @@ pub(super) fn ended_early() -> ModelError {
     ModelError::new(ModelErrorKind::Broken, "the provider's stream ended without its end mark")
 }
 
+/// The failure of a stream with an end mark that does not say why it ended: whoever broke it off may have sent the mark.
+pub(super) fn no_reason() -> ModelError {
+    ModelError::new(ModelErrorKind::Broken, "the provider's stream ended without saying why")
+}
+
 /// Sets a field of a request's body.
 pub(super) fn insert(body: &mut Value, field: &str, value: Value) {
     if let Value::Object(fields) = body {

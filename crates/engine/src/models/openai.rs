@@ -238,13 +238,10 @@ fn assistant(blocks: &[Block], same_model: bool) -> Option<Value> {
         match block {
             Block::Text { text: more, .. } => text.push_str(more),
             Block::ToolUse(call) => calls.push(tool_call(call, same_model)),
-            Block::Thinking { thinking, signature: Some(signature) }
-                if same_model && signature == CONTENT =>
-            {
-                thoughts.push(thinking.as_str());
-            }
             Block::Thinking { thinking, signature: Some(signature) } if same_model => {
-                if let Some((field, reasoning)) = reasoning(thinking, signature) {
+                if let Some(thought) = content::thought(thinking, signature) {
+                    thoughts.push(thought);
+                } else if let Some((field, reasoning)) = reasoning(thinking, signature) {
                     insert(&mut message, field, reasoning);
                 }
             }
@@ -255,7 +252,7 @@ fn assistant(blocks: &[Block], same_model: bool) -> Option<Value> {
     if text.is_none() && calls.is_empty() {
         return None;
     }
-    if let Some(content) = content::sent_back(&thoughts, text) {
+    if let Some(content) = content::sent_back(thoughts, text) {
         insert(&mut message, CONTENT, content);
     }
     if !calls.is_empty() {

@@ -223,6 +223,10 @@ fn reasoning_goes_back_in_the_field_that_it_came_in() {
     let thoughts =
         json!([{"type": "thinking", "thinking": [{"type": "text", "text": "Grüße 🦀"}], "closed": true}]);
     assert_eq!(returned(&mistral), [with("content", thoughts.clone()), plain.clone()]);
+    let signed = json!({"type": "thinking", "thinking": [], "signature": "c2ln"});
+    let [signed, _] = returned(&[&mistral[..2], &[json!({"content": [signed]}), call.clone()]].concat());
+    assert_eq!(signed["content"][0]["signature"], "c2ln");
+    assert_eq!(signed["content"][0]["thinking"], thoughts[0]["thinking"]);
     let [said, to_another] = returned(&[&mistral[..1], &[json!({"content": "So."})]].concat());
     assert_eq!(to_another, json!({"role": "assistant", "content": "So."}));
     assert_eq!(said["content"][0]["thinking"][0]["text"], "Grüße");

@@ -13,9 +13,9 @@ use std::time::Duration;
 
 use hyper::body::{Body, Frame, SizeHint};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::time::Sleep;
+use tokio_util::sync::CancellationToken;
 
-/// For how long and how much a client may still send that has its answer.
+/// For how long and how much a client may still send that has its answer, unless the server ends before.
 const LINGER: Duration = Duration::from_secs(5);
 const MOST: usize = 64 * 1024 * 1024;
 
@@ -71,6 +71,7 @@ impl<B: Body + Unpin> Drop for Watched<B> {
 pub(super) struct Lingering<S> {
     stream: S,
     unread: Unread,
+    shutdown: CancellationToken,
     /// There once the answer's end is told.
     grace: Option<Grace>,
 }
@@ -78,12 +79,12 @@ pub(super) struct Lingering<S> {
 /// What may still come.
 struct Grace {
     bytes: usize,
-    until: Pin<Box<Sleep>>,
+    over: Pin<Box<dyn Future<Output = ()> + Send>>,
 }
 
 impl<S> Lingering<S> {
-    pub(super) const fn new(stream: S, unread: Unread) -> Self {
-        Self { stream, unread, grace: None }
+    pub(super) const fn new(stream: S, unread: Unread, shutdown: CancellationToken) -> Self {
+        Self { stream, unread, shutdown, grace: None }
     }
 }
 
@@ -123,18 +124,22 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Lingering<S> {
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let Self { stream, unread, grace } = &mut *self;
-        let Grace { bytes, until } = if let Some(grace) = grace {
+        let Self { stream, unread, shutdown, grace } = &mut *self;
+        let Grace { bytes, over } = if let Some(grace) = grace {
             grace
         } else {
             ready!(Pin::new(&mut *stream).poll_shutdown(context))?;
             if !unread.0.load(Ordering::Relaxed) {
                 return Poll::Ready(Ok(()));
             }
-            grace.insert(Grace { bytes: MOST, until: Box::pin(tokio::time::sleep(LINGER)) })
+            // A body that was given up may have been read by the library since, and nothing tells of it: a connection
+            // that looks unread may be idle, and must not hold up the end.
+            let shutdown = shutdown.clone().cancelled_owned();
+            let over = async move { drop(tokio::time::timeout(LINGER, shutdown).await) };
+            grace.insert(Grace { bytes: MOST, over: Box::pin(over) })
         };
         let mut thrown_away = [0; 8 * 1024];
-        while *bytes > 0 && until.as_mut().poll(context).is_pending() {
+        while *bytes > 0 && over.as_mut().poll(context).is_pending() {
             let mut buffer = ReadBuf::new(&mut thrown_away);
             match ready!(Pin::new(&mut *stream).poll_read(context, &mut buffer)) {
                 Ok(()) if !buffer.filled().is_empty() => *bytes = bytes.saturating_sub(buffer.filled().len()),
@@ -162,7 +167,8 @@ mod tests {
         client: impl FnOnce(DuplexStream) -> F,
     ) -> (Duration, usize) {
         let (ours, theirs) = duplex(64 * 1024);
-        let mut lingering = Lingering::new(ours, Unread(Arc::new(AtomicBool::new(is_unread))));
+        let unread = Unread(Arc::new(AtomicBool::new(is_unread)));
+        let mut lingering = Lingering::new(ours, unread, CancellationToken::new());
         let began = Instant::now();
         let served = async {
             lingering.shutdown().await.unwrap();

@@ -8,7 +8,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use crate::models::http::{
-    Count, Decoder, END_MARK, Received, as_it_is, field, if_readable, needed, no_known_form, place,
+    Count, Decoder, END_MARK, Received, as_it_is, field, if_readable, needed, no_known_form, no_reason, place,
 };
 use crate::models::{
     Answer, Block, CUT_OFF, ModelError, Part, StopCause, Tokens, ToolUse, classify, tool_input,
@@ -42,6 +42,12 @@ enum EventKind {
     #[default]
     #[serde(other)]
     Other,
+}
+
+impl EventKind {
+    const fn is_of_block(self) -> bool {
+        matches!(self, Self::ContentBlockStart | Self::ContentBlockDelta | Self::ContentBlockStop)
+    }
 }
 
 #[derive(Deserialize)]
@@ -145,6 +151,11 @@ impl Content {
         }
     }
 
+    /// Whether it is a call, and the same as `other`.
+    fn is_the_call(&self, other: &Self) -> bool {
+        matches!((self, other), (Self::Tool { id, .. }, Self::Tool { id: other, .. }) if id == other && !id.is_empty())
+    }
+
     /// The block; none if it is nothing to us.
     fn into_block(self, is_cut: bool) -> Option<Block> {
         Some(match self {
@@ -183,7 +194,8 @@ pub(super) struct Decoding {
     /// The place of the block that is shown as open.
     shown: Option<usize>,
     usage: Usage,
-    stop: StopCause,
+    /// None before the provider has said why its answer ends.
+    stop: Option<StopCause>,
     received: Received,
 }
 
@@ -205,15 +217,16 @@ impl Decoder for Decoding {
                 self.count(usage.as_deref().copied());
                 self.stop = match needed(delta, "delta")?.stop_reason.as_deref() {
                     None => self.stop,
-                    Some("max_tokens") => StopCause::Length,
-                    Some("model_context_window_exceeded") => StopCause::ContextFull,
-                    Some("refusal") => StopCause::Refusal,
-                    Some(_) => StopCause::Done,
+                    Some("max_tokens") => Some(StopCause::Length),
+                    Some("model_context_window_exceeded") => Some(StopCause::ContextFull),
+                    Some("refusal") => Some(StopCause::Refusal),
+                    Some(_) => Some(StopCause::Done),
                 };
             }
             EventKind::MessageStop => {
                 self.hide(parts);
-                parts.push_back(Part::Done(self.answer()));
+                let answer = self.answer(self.stop.ok_or_else(no_reason)?);
+                parts.push_back(Part::Done(answer));
             }
             EventKind::Error => {
                 return Err(classify::broken_off(&serde_json::from_str(data).unwrap_or_default()));
@@ -247,7 +260,7 @@ impl Event {
             }
             Ok(Self {
                 kind,
-                index: place(&event, "index")?,
+                index: if kind.is_of_block() { place(&event, "index")? } else { None },
                 message: field(&event, "message"),
                 content_block: field(&event, "content_block"),
                 delta: field(&event, "delta"),
@@ -298,8 +311,12 @@ impl Decoding {
             ContentBlock::Other => (Content::Ignored, None),
         };
         let shown_as = content.shown_as();
-        // A server that begins two blocks of one index means them to follow each other.
         if let Some(before) = self.blocks.iter_mut().rfind(|block| block.index == index) {
+            // llama.cpp begins a call again before the last of its input.
+            if !before.is_whole && content.is_the_call(&before.content) {
+                return;
+            }
+            // Two others of one index follow each other.
             before.is_whole = true;
         }
         self.blocks.push(Coming { index, content, is_whole: false });
@@ -307,10 +324,14 @@ impl Decoding {
         parts.extend(first.filter(|first| !first.is_empty()).map(Part::Delta));
     }
 
-    /// The place of the block of an index or, where there is none of it, of the last.
+    /// The place of the block of an index. Where either has none, the last is meant, unless it has ended.
     fn place(&self, index: Option<u64>) -> Option<usize> {
-        let known = self.blocks.iter().rposition(|block| block.index == index);
-        known.or_else(|| self.blocks.len().checked_sub(1))
+        let known = self.blocks.iter().rposition(|block| block.index == index && index.is_some());
+        known.or_else(|| {
+            let last = self.blocks.last()?;
+            let may_be_meant = !last.is_whole && (index.is_none() || last.index.is_none());
+            may_be_meant.then(|| self.blocks.len() - 1)
+        })
     }
 
     fn delta(
@@ -328,16 +349,29 @@ impl Decoding {
             DeltaKind::Other => return Ok(()),
         };
         let more = needed(more, name)?;
-        let Some(at) = self.place(index) else { return Ok(()) };
-        let Some(Coming { content, .. }) = self.blocks.get_mut(at) else { return Ok(()) };
-        let shown_as = content.shown_as();
+        let block = self.place(index).and_then(|at| Some((at, self.blocks.get_mut(at)?)));
+        let (at, content) = block.map_or((0, None), |(at, block)| (at, Some(&mut block.content)));
+        let shown_as = content.as_ref().and_then(|content| content.shown_as());
         let (all, is_shown) = match (kind, content) {
-            (DeltaKind::Text, Content::Text(all))
-            | (DeltaKind::Thinking, Content::Thinking { thinking: all, .. }) => (all, true),
-            (DeltaKind::Signature, Content::Thinking { signature: all, .. })
-            | (DeltaKind::InputJson, Content::Tool { input: all, .. }) => (all, false),
-            // A delta that does not fit its block: nothing we could show.
-            _ => return Ok(()),
+            (_, Some(Content::Ignored)) => return Ok(()),
+            (DeltaKind::Text, Some(Content::Text(all)))
+            | (DeltaKind::Thinking, Some(Content::Thinking { thinking: all, .. })) => (all, true),
+            (DeltaKind::Signature, Some(Content::Thinking { signature: all, .. }))
+            | (DeltaKind::InputJson, Some(Content::Tool { input: all, .. })) => (all, false),
+            _ if more.is_empty() => return Ok(()),
+            // Some servers that translate go on with another kind in the block that is open, or begin none.
+            (DeltaKind::Text, _) => {
+                self.received.block(more.len());
+                self.start(index, ContentBlock::Text { text: Some(more) }, parts);
+                return Ok(());
+            }
+            (DeltaKind::Thinking, _) => {
+                self.received.block(more.len());
+                let block = ContentBlock::Thinking { thinking: Some(more), signature: None };
+                self.start(index, block, parts);
+                return Ok(());
+            }
+            _ => return Err(no_known_form(&format!("`{name}` for a block that has none"))),
         };
         all.push_str(&more);
         self.received.more(more.len());
@@ -353,7 +387,7 @@ impl Decoding {
         if let Some(block) = place.and_then(|at| self.blocks.get_mut(at)) {
             block.is_whole = true;
         }
-        if self.shown == place {
+        if place.is_some() && self.shown == place {
             self.hide(parts);
         }
     }
@@ -371,8 +405,8 @@ impl Decoding {
         parts.extend(self.shown.take().map(|_| Part::Stop));
     }
 
-    fn answer(&mut self) -> Answer {
-        let is_cut = matches!(self.stop, StopCause::Length | StopCause::ContextFull);
+    fn answer(&mut self, stop: StopCause) -> Answer {
+        let is_cut = stop != StopCause::Done;
         let coming = std::mem::take(&mut self.blocks);
         let last = coming.len().saturating_sub(1);
         // A call that was under way when the answer was cut off, or by chance just whole.
@@ -381,7 +415,7 @@ impl Decoding {
             block.content.into_block(is_cut)
         };
         let blocks = coming.into_iter().enumerate().filter_map(block).collect();
-        Answer { blocks, usage: self.spent(), stop: self.stop }
+        Answer { blocks, usage: self.spent(), stop }
     }
 }
 

@@ -160,7 +160,8 @@ fn errors_in_the_stream_are_told_apart() {
         r#"{"type":"content_block_delta","index":"0","delta":{"type":"text_delta","text":"of no block"}}"#,
         r#"{"type":"message_delta","delta":{"stop_reason":1}}"#,
     ] {
-        assert_eq!(error(&format!("data: {data}\n\n"), Decoding::default()).kind, Broken, "{data}");
+        let error = error(&format!("data: {data}\n\n"), Decoding::default());
+        assert!(error.kind == Broken && error.message.contains("no known form"), "{data}: {error}");
     }
 }
 
@@ -189,7 +190,12 @@ fn what_is_not_needed_may_be_of_any_form() {
         (r#""content_block":{"type":"text","text":""}"#, r#""content_block":{"type":"text","text":null}"#),
         (r#""input_tokens":472"#, r#""input_tokens":472.0"#),
         (r#""output_tokens":2}"#, r#""output_tokens":null,"output_tokens_details":[]}"#),
-        (r#"{"type":"message_stop"}"#, r#"{"type":"message_stop","usage":"none"}"#),
+        (r#"{"type":"message_stop"}"#, r#"{"type":"message_stop","usage":"none","index":"none"}"#),
+        (r#""index":2"#, r#""index":2.0"#),
+        (
+            r#""usage":{"output_tokens":89}"#,
+            r#""usage":{"output_tokens":89,"input_tokens":0,"cache_read_input_tokens":-1}"#,
+        ),
         ("event: message_stop", "data: [DONE]\n\nevent: message_stop"),
     ] {
         let odd_stream = STREAM.replace(as_documented, odd);
@@ -253,7 +259,7 @@ fn blocks_that_nobody_ends_are_whole_where_the_next_begins_and_at_the_end() {
 fn a_call_that_the_answer_was_cut_off_in_is_marked() {
     let whole = stopped_for("tool_use", "{\"a\":1}");
     assert_eq!((whole.input, whole.broken), (json!({"a": 1}), None));
-    for reason in ["max_tokens", "model_context_window_exceeded"] {
+    for reason in ["max_tokens", "model_context_window_exceeded", "refusal"] {
         // Whole by chance, or cut before its first character: neither may be run.
         for input in ["{\"a\":1}", "", "{\"a\":"] {
             assert!(stopped_for(reason, input).broken.is_some(), "{reason} {input}");
@@ -349,6 +355,61 @@ fn blocks_that_are_open_at_once_are_told_apart() {
     let open = [begun(1, &tool("one")), begun(2, &tool("two")), stop(2)];
     let cut = answer(&stream(&[&open[..], &ended("max_tokens")].concat()), Decoding::default());
     assert_eq!(cut.calls().map(|call| call.broken.is_some()).collect::<Vec<_>>(), [true, true]);
+}
+
+/// `LiteLLM` and `SGLang` have sent such (<https://github.com/BerriAI/litellm/issues/33224>,
+/// <https://github.com/sgl-project/sglang/issues/26795>).
+#[test]
+fn what_does_not_fit_its_block_begins_one_or_is_refused_and_never_joins_another() {
+    let text = |text: &str| json!({"type": "text_delta", "text": text});
+    let thinking = |text: &str| json!({"type": "thinking_delta", "thinking": text});
+    let input = |text: &str| json!({"type": "input_json_delta", "partial_json": text});
+    let call = |id: &str| json!({"type": "tool_use", "id": id, "name": "t", "input": {}});
+    let stop = |index: usize| json!({"type": "content_block_stop", "index": index});
+    let read = |events: &[Value]| told(&stream(&[events, &ended("tool_use")].concat()), Decoding::default);
+    let signature = json!({"type": "signature_delta", "signature": "c2ln"});
+    let lines = read(&[
+        begun(0, &json!({"type": "text"})),
+        more(0, &thinking("Hm")),
+        more(0, &thinking(".")),
+        more(0, &signature),
+        more(0, &text("So")),
+        begun(1, &call("one")),
+        more(1, &text("!")),
+        more(7, &text("?")),
+    ]);
+    let kept: Vec<&str> = lines.iter().skip_while(|line| *line != "text ").map(String::as_str).collect();
+    let expected =
+        ["text ", r#"thinking Hm. Some("c2ln")"#, "text So", "call one t {} None", "text !", "text ?"];
+    assert_eq!(kept[..6], expected, "{lines:?}");
+    for events in [
+        vec![begun(0, &call("one")), stop(0), more(1, &input("{\"path\":\"/\"}"))],
+        vec![begun(0, &json!({"type": "text"})), more(0, &input("{}"))],
+        vec![more(0, &signature)],
+    ] {
+        assert!(read(&events).last().unwrap().contains("no known form"), "{events:?}");
+    }
+    // The end of a block that is not there is none of another's.
+    let open = [begun(0, &call("one")), stop(5), begun(1, &call("two")), stop(1)];
+    let cut = answer(&stream(&[&open[..], &ended("max_tokens")].concat()), Decoding::default());
+    assert!(cut.calls().all(|call| call.broken.is_some()));
+    // llama.cpp begins a call once more before the last of its input.
+    let again = [
+        begun(0, &call("one")),
+        more(0, &input("{\"a\":")),
+        begun(0, &call("one")),
+        more(0, &input("1}")),
+        stop(0),
+    ];
+    let again = read(&again);
+    assert_eq!(again[..3], ["start ToolUse", "stop", r#"call one t {"a":1} None"#], "{again:?}");
+}
+
+#[test]
+fn an_end_mark_without_a_reason_is_no_end() {
+    let events = [begun(0, &json!({"type": "text", "text": "half"})), json!({"type": "message_stop"})];
+    let error = error(&stream(&events), Decoding::default());
+    assert!(error.kind == ModelErrorKind::Broken && error.message.contains("without saying why"), "{error}");
 }
 
 /// A block in the making: its kind, and its pieces.

@@ -170,6 +170,8 @@ impl Event {
                 Some(_) => {}
                 None => {
                     if let Some(error) = error_told_by(line) {
+                        // It ends the answer: what came of the event before it says nothing more.
+                        self.data.clear();
                         self.add(&[b"{\"error\":", error, b"}"].concat())?;
                     }
                 }

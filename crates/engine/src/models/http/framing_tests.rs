@@ -74,6 +74,7 @@ fn json_that_no_field_of_the_standard_names_is_an_event() {
         ("[{}]\n\ndata: 1\n\n", &["[{}]", "1"]),
         ("data: 1\n{}\n\n", &["1"]),
         ("data: 1\n\nerror: {\"code\":500}\n\ndata: 2\n\n", &["1", "{\"error\":{\"code\":500}}", "2"]),
+        ("data: 1\nerror: {}\n\n", &["{\"error\":{}}"]),
         ("error:{}", &["{\"error\":{}}"]),
         ("error: none\nerror\nerrors: {}\ndata: 1\n\n", &["1"]),
     ] {

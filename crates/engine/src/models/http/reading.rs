@@ -45,16 +45,15 @@ pub(in super::super) fn field<T: DeserializeOwned>(event: &Value, name: &str) ->
     T::deserialize(event.get(name)?).ok()
 }
 
-/// The field of such an event that tells what it is of. It may be absent.
+/// The number of the block or item that such an event is of. It may be absent.
 ///
 /// # Errors
-/// It is not of its form: taken for absent, the event would be another's.
-pub(in super::super) fn place<T: DeserializeOwned>(
-    event: &Value,
-    name: &str,
-) -> Result<Option<T>, ModelError> {
-    let place = Option::deserialize(event.get(name).unwrap_or(&Value::Null));
-    place.map_err(|fault: serde_json::Error| no_known_form(&format!("`{name}`: {fault}")))
+/// It is none: taken for absent, the event would be another's.
+pub(in super::super) fn place(event: &Value, name: &str) -> Result<Option<u64>, ModelError> {
+    match event.get(name) {
+        None | Some(Value::Null) => Ok(None),
+        Some(number) => needed(whole_number(number), name).map(Some),
+    }
 }
 
 /// Reads a field that is taken for absent if it is not of its form.
@@ -67,15 +66,16 @@ where
     Ok(field.and_then(|field| serde_json::from_str(field.get()).ok()))
 }
 
-/// A count of tokens. None where it is absent or not of its form; some servers write `1.0` for 1.
+/// A count of tokens. None where it is absent or not of its form.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(in super::super) struct Count(Option<u64>);
 
 impl Count {
-    /// This count or, where it is none, the one told before.
+    /// This count or, where it tells nothing, the one told before. Counts only grow within an answer: servers that have
+    /// nothing to add may write 0.
     #[must_use]
-    pub(in super::super) const fn or(self, before: Self) -> Self {
-        if self.0.is_some() { self } else { before }
+    pub(in super::super) fn or(self, before: Self) -> Self {
+        if self.tokens() > 0 { self } else { before }
     }
 
     /// What is counted; nothing where nothing is told.
@@ -86,18 +86,19 @@ impl Count {
 
 impl<'de> Deserialize<'de> for Count {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        let count = Value::deserialize(from)?;
-        Ok(Self(count.as_u64().or_else(|| count.as_f64().map(whole))))
+        Value::deserialize(from).map(|count| Self(whole_number(&count)))
     }
 }
 
+/// A number that counts something; some servers write `1.0` for 1.
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
-    reason = "a cast from a float saturates, and no count is negative"
+    reason = "a cast from a float saturates, and none is negative"
 )]
-fn whole(count: f64) -> u64 {
-    count as u64
+fn whole_number(number: &Value) -> Option<u64> {
+    let float = || number.as_f64().filter(|float| *float >= 0.0 && float.fract() == 0.0);
+    number.as_u64().or_else(|| float().map(|float| float as u64))
 }
 
 #[cfg(test)]
@@ -125,7 +126,8 @@ mod tests {
         for (told, count) in [
             (json!(7), Some(7)),
             (json!(7.0), Some(7)),
-            (json!(-1), Some(0)),
+            (json!(-1), None),
+            (json!(1.5), None),
             (json!(1e300), Some(u64::MAX)),
             (json!(null), None),
             (json!("7"), None),

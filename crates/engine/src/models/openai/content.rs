@@ -7,6 +7,9 @@ use serde::de::value::SeqAccessDeserializer;
 use serde::de::{Deserialize, Deserializer, SeqAccess, Visitor};
 use serde_json::{Value, json};
 
+use super::CONTENT;
+use crate::models::http::insert;
+
 /// Content as it is streamed.
 #[derive(Debug)]
 pub(super) enum Content {
@@ -22,6 +25,8 @@ pub(super) enum Chunk {
     },
     Thinking {
         thinking: Box<Content>,
+        /// Of some models, which want it back.
+        signature: Option<String>,
     },
     /// A reference to a source, for example.
     #[serde(other)]
@@ -42,21 +47,37 @@ impl Chunk {
     pub(super) fn text(&self) -> String {
         match self {
             Self::Text { text } => text.clone(),
-            Self::Thinking { thinking } => thinking.text(),
+            Self::Thinking { thinking, .. } => thinking.text(),
             Self::Other => String::new(),
         }
     }
 }
 
-/// Content as it is sent back: with `thoughts` in the form in which they came, if there are any. None of nothing.
-pub(super) fn sent_back(thoughts: &[&str], text: Option<&str>) -> Option<Value> {
-    let said = |text: &str| json!({"type": "text", "text": text});
-    let thought = |thought: &&str| json!({"type": "thinking", "thinking": [said(thought)], "closed": true});
-    match (thoughts, text) {
-        ([], None) => None,
-        ([], Some(text)) => Some(json!(text)),
-        (thoughts, text) => Some(thoughts.iter().map(thought).chain(text.map(said)).collect()),
+/// What is kept as the signature of a thought that came within the content: where it came, and its own signature.
+pub(super) fn thought_signature(own: Option<String>) -> String {
+    own.map_or_else(|| CONTENT.to_owned(), |own| json!({CONTENT: own}).to_string())
+}
+
+/// A thought as it is sent back; none where it did not come within the content.
+pub(super) fn thought(thinking: &str, signature: &str) -> Option<Value> {
+    let mut thought = json!({"type": "thinking", "thinking": [said(thinking)], "closed": true});
+    if signature != CONTENT {
+        let kept: Value = serde_json::from_str(signature).ok()?;
+        insert(&mut thought, "signature", json!(kept.get(CONTENT)?.as_str()?));
     }
+    Some(thought)
+}
+
+fn said(text: &str) -> Value {
+    json!({"type": "text", "text": text})
+}
+
+/// Content as it is sent back: with `thoughts` in the form in which they came, if there are any. None of nothing.
+pub(super) fn sent_back(thoughts: Vec<Value>, text: Option<&str>) -> Option<Value> {
+    if thoughts.is_empty() {
+        return text.map(|text| json!(text));
+    }
+    Some(thoughts.into_iter().chain(text.map(said)).collect())
 }
 
 /// By hand: told apart by an attempt at each form, every delta would be kept once more before it is read.

@@ -8,10 +8,10 @@ use contract::event::BlockType;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::content::{Chunk as ContentChunk, Content};
-use super::{CONTENT, REASONING_CONTENT};
+use super::REASONING_CONTENT;
+use super::content::{Chunk as ContentChunk, Content, thought_signature};
 use crate::models::blocks::Prose;
-use crate::models::http::{Count, Decoder, END_MARK, Received, if_readable, insert, read};
+use crate::models::http::{Count, Decoder, END_MARK, Received, if_readable, no_reason, read};
 use crate::models::{
     Answer, Block, CUT_OFF, ModelError, ModelErrorKind, Part, StopCause, Tokens, ToolUse, classify,
     tool_input,
@@ -96,15 +96,18 @@ struct CompletionDetails {
 }
 
 impl Usage {
-    fn tokens(&self) -> Tokens {
+    /// These counts, and where they tell nothing those of `before`.
+    fn after(&self, before: Tokens) -> Tokens {
         let prompt = self.prompt_tokens_details.unwrap_or_default();
         let completion = self.completion_tokens_details.unwrap_or_default();
+        let cached = prompt.cached_tokens.or(self.prompt_cache_hit_tokens).or(self.cached_tokens);
+        let told = |count: Count, before: u64| if count.tokens() > 0 { count.tokens() } else { before };
         Tokens {
-            input: self.prompt_tokens.tokens(),
-            output: self.completion_tokens.tokens(),
-            cache_read: prompt.cached_tokens.or(self.prompt_cache_hit_tokens).or(self.cached_tokens).tokens(),
-            cache_write: prompt.cache_write_tokens.tokens(),
-            reasoning: completion.reasoning_tokens.tokens(),
+            input: told(self.prompt_tokens, before.input),
+            output: told(self.completion_tokens, before.output),
+            cache_read: told(cached, before.cache_read),
+            cache_write: told(prompt.cache_write_tokens, before.cache_write),
+            reasoning: told(completion.reasoning_tokens, before.reasoning),
         }
     }
 }
@@ -133,8 +136,8 @@ pub(super) struct Decoding {
     thinking: String,
     /// What the provider wants back of the reasoning: see [`super::reasoning`].
     details: Vec<Value>,
-    /// The field in which the reasoning came, where the provider wants it back there.
-    reasoned_in: Option<&'static str>,
+    /// Where the reasoning came, if the provider wants it back there: what is kept as its signature.
+    reasoned_in: Option<String>,
     calls: Vec<Call>,
     open: Option<Open>,
     refused: bool,
@@ -158,9 +161,9 @@ impl Decoder for Decoding {
         // Only one choice is asked for.
         let choice = chunk.choices.into_iter().flatten().next();
         let usage = chunk.usage.as_deref().or(choice.as_ref().and_then(|choice| choice.usage.as_deref()));
-        // What tells nothing takes nothing back.
-        let told = usage.map(Usage::tokens).filter(|told| *told != Tokens::default());
-        self.usage = told.unwrap_or(self.usage);
+        if let Some(usage) = usage {
+            self.usage = usage.after(self.usage);
+        }
         if let Some(choice) = choice {
             self.delta(choice.delta.unwrap_or_default(), parts);
             // Of some compatible servers an empty text is none.
@@ -184,7 +187,7 @@ impl Decoding {
         self.reason(&delta, parts);
         match delta.content {
             Some(Content::Text(text)) => self.write(Prose::Text, text, parts),
-            Some(Content::Chunks(chunks)) => self.chunks(&chunks, parts),
+            Some(Content::Chunks(chunks)) => self.chunks(chunks, parts),
             None => {}
         }
         let refusal = delta.refusal.unwrap_or_default();
@@ -209,17 +212,18 @@ impl Decoding {
         parts.push_back(Part::Delta(more));
     }
 
-    fn chunks(&mut self, chunks: &[ContentChunk], parts: &mut VecDeque<Part>) {
+    fn chunks(&mut self, chunks: Vec<ContentChunk>, parts: &mut VecDeque<Part>) {
         for chunk in chunks {
             let text = chunk.text();
-            let prose = match chunk {
-                ContentChunk::Thinking { .. } => Prose::Thinking,
-                ContentChunk::Text { .. } | ContentChunk::Other => Prose::Text,
+            let ContentChunk::Thinking { signature, .. } = chunk else {
+                self.write(Prose::Text, text, parts);
+                continue;
             };
-            if prose == Prose::Thinking && is_filled(&text) {
-                self.reasoned_in = Some(CONTENT);
+            self.received.more(signature.as_ref().map_or(0, String::len));
+            if signature.is_some() || self.reasoned_in.is_none() && is_filled(&text) {
+                self.reasoned_in = Some(thought_signature(signature));
             }
-            self.write(prose, text, parts);
+            self.write(Prose::Thinking, text, parts);
         }
     }
 
@@ -229,13 +233,10 @@ impl Decoding {
         let mut in_details = String::new();
         for detail in details {
             in_details.push_str(detail["text"].as_str().or(detail["summary"].as_str()).unwrap_or_default());
-            add_detail(&mut self.details, detail);
-            let texts =
-                detail.as_object().into_iter().flat_map(|detail| detail.values()).filter_map(Value::as_str);
-            self.received.more(texts.map(str::len).sum());
+            add_detail(&mut self.details, detail, &mut self.received);
         }
         if delta.reasoning_content.as_deref().is_some_and(is_filled) {
-            self.reasoned_in = Some(REASONING_CONTENT);
+            self.reasoned_in = Some(REASONING_CONTENT.to_owned());
         }
         let fields = [delta.reasoning_content.as_deref(), delta.reasoning.as_deref(), Some(&*in_details)];
         let more = fields.into_iter().flatten().find(|text| is_filled(text));
@@ -316,10 +317,7 @@ impl Decoding {
     }
 
     fn done(&mut self, parts: &mut VecDeque<Part>) -> Result<(), ModelError> {
-        let Some(reason) = self.finish_reason.take() else {
-            let what = "the provider's stream ended without saying why";
-            return Err(ModelError::new(ModelErrorKind::Broken, what));
-        };
+        let reason = self.finish_reason.take().ok_or_else(no_reason)?;
         let stop = stop(&reason)?;
         let stop = if self.refused && stop == StopCause::Done { StopCause::Refusal } else { stop };
         self.close(parts);
@@ -327,13 +325,16 @@ impl Decoding {
         if !self.text.is_empty() {
             blocks.push(Block::Text { text: std::mem::take(&mut self.text), signature: None });
         }
-        let mut calls: Vec<ToolUse> = self.calls.drain(..).map(tool_use).collect();
-        if matches!(stop, StopCause::Length | StopCause::ContextFull)
-            && let Some(last) = calls.last_mut()
-        {
-            last.broken.get_or_insert_with(|| CUT_OFF.into());
+        let last = self.calls.len().saturating_sub(1);
+        for (at, call) in self.calls.drain(..).enumerate() {
+            // Calls may come mixed: one of which no argument has come may not have come at all.
+            let is_cut = stop != StopCause::Done && (at == last || call.arguments.is_empty());
+            let mut call = tool_use(call);
+            if is_cut {
+                call.broken.get_or_insert_with(|| CUT_OFF.into());
+            }
+            blocks.push(Block::ToolUse(call));
         }
-        blocks.extend(calls.into_iter().map(Block::ToolUse));
         parts.push_back(Part::Done(Answer { blocks, usage: self.usage, stop }));
         Ok(())
     }
@@ -341,7 +342,7 @@ impl Decoding {
     fn thinking_block(&mut self) -> Option<Block> {
         let thinking = std::mem::take(&mut self.thinking);
         let signature = if self.details.is_empty() {
-            self.reasoned_in.map(str::to_owned)
+            self.reasoned_in.take()
         } else {
             Some(Value::Array(std::mem::take(&mut self.details)).to_string())
         };
@@ -371,18 +372,26 @@ fn stop(reason: &str) -> Result<StopCause, ModelError> {
 }
 
 /// Adds a part of the reasoning: more of the last one if it has its index and type, else a new one.
-fn add_detail(details: &mut Vec<Value>, more: &Value) {
+fn add_detail(details: &mut Vec<Value>, more: &Value, received: &mut Received) {
     let is_same = |known: &Value| known["type"] == more["type"] && known["index"] == more["index"];
-    let Some(known) = details.last_mut().filter(|known| is_same(known)) else {
+    let Some(known) = details.last_mut().filter(|known| is_same(known)).and_then(Value::as_object_mut) else {
+        received.block(more.to_string().len());
         return details.push(more.clone());
     };
     for (field, value) in more.as_object().into_iter().flatten() {
-        let value = match (field.as_str(), known[field].as_str(), value.as_str()) {
-            ("text" | "summary" | "data", Some(before), Some(more)) => format!("{before}{more}").into(),
-            _ if value.is_null() => continue,
-            _ => value.clone(),
-        };
-        insert(known, field, value);
+        let grows = matches!(field.as_str(), "text" | "summary" | "data");
+        match (known.get_mut(field), value) {
+            (_, Value::Null) => {}
+            (Some(Value::String(before)), Value::String(more)) if grows => {
+                received.more(more.len());
+                before.push_str(more);
+            }
+            (Some(before), value) if before == value => {}
+            (_, value) => {
+                received.more(field.len() + value.to_string().len());
+                known.insert(field.clone(), value.clone());
+            }
+        }
     }
 }
 

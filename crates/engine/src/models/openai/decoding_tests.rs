@@ -164,6 +164,11 @@ fn only_the_last_call_of_an_answer_that_was_cut_off_is_marked() {
         let [first, last] = &calls(&deltas, "length")[..] else { panic!() };
         assert!(first.broken.is_none() && last.broken.is_some(), "{arguments}");
     }
+    let mixed = [part(0, Some("c1"), Some("f"), ""), part(1, Some("c2"), Some("f"), "{}")];
+    for reason in ["length", "content_filter"] {
+        assert!(calls(&mixed, reason).iter().all(|call| call.broken.is_some()), "{reason}");
+    }
+    assert!(calls(&mixed, "tool_calls").iter().all(|call| call.broken.is_none()));
     let deltas = [part(0, Some("c1"), Some("f"), "{\"a\":")];
     assert!(calls(&deltas, "tool_calls")[0].broken.as_ref().unwrap().contains("not valid JSON"));
 }
@@ -209,7 +214,11 @@ fn errors_in_the_stream_are_told_apart() {
         r#"{"choices":[{"delta":{"content":[7]}}]}"#,
         r#"{"choices":[{"delta":{"content":[{"type":"text","text":7}]}}]}"#,
     ] {
-        assert_eq!(error(&format!("data: {data}\n\n"), Decoding::default()).kind, ModelErrorKind::Broken);
+        let error = error(&format!("data: {data}\n\n"), Decoding::default());
+        assert!(
+            error.kind == ModelErrorKind::Broken && error.message.contains("no known form"),
+            "{data}: {error}"
+        );
     }
 }
 
@@ -300,7 +309,7 @@ fn tokens_are_counted_by_any_servers_names() {
     };
     let usage = |more: Value| {
         let mut usage = json!({"prompt_tokens": 9, "completion_tokens": 5, "total_tokens": 14});
-        more.as_object().unwrap().iter().for_each(|(field, value)| insert(&mut usage, field, value.clone()));
+        more.as_object().unwrap().iter().for_each(|(field, value)| usage[field] = value.clone());
         counted(usage)
     };
     assert_eq!(
@@ -316,13 +325,27 @@ fn tokens_are_counted_by_any_servers_names() {
     let odd = json!({"prompt_tokens": 9.0, "completion_tokens_details": [], "prompt_tokens_details": "none"});
     assert_eq!(usage(odd), tokens(0, 0, 0));
     assert_eq!(counted(json!("none")), Tokens::default());
-    let told = json!({"choices": [], "usage": {"prompt_tokens": 9, "completion_tokens": 5}});
-    let nothing =
-        json!({"choices": [{"delta": {}, "finish_reason": "stop"}], "usage": {"prompt_tokens": "none"}});
+    let told = json!({"choices": [], "usage": {"prompt_tokens": 9, "completion_tokens": 2}});
+    let nothing = json!({"choices": [{"delta": {}, "finish_reason": "stop"}], "usage": {"prompt_tokens": "none", "completion_tokens": 5}});
     let stream = format!("data: {told}\n\ndata: {nothing}\n\ndata: [DONE]\n\n");
     assert_eq!(answer(&stream, Decoding::default()).usage, tokens(0, 0, 0));
     let in_choice = json!({"choices": [{"delta": {}, "finish_reason": "stop",
         "usage": {"prompt_tokens": 9, "completion_tokens": 5}}]});
     let stream = format!("data: {in_choice}\n\ndata: [DONE]\n\n");
     assert_eq!(answer(&stream, Decoding::default()).usage, tokens(0, 0, 0));
+}
+
+#[test]
+fn whatever_is_kept_of_reasoning_counts() {
+    let counted = |details: Value| {
+        let mut decoding = Decoding::default();
+        let chunk = json!({"choices": [{"delta": {"reasoning_details": details}}]}).to_string();
+        decoding.event(&chunk, &mut VecDeque::new()).unwrap();
+        let before = decoding.received();
+        decoding.event(&chunk, &mut VecDeque::new()).unwrap();
+        (before != Received::default(), decoding.received() != before)
+    };
+    assert_eq!(counted(json!([{"index": 1, "data": {"a": [1]}}, {"index": 2}])), (true, true));
+    // The same once more says nothing.
+    assert_eq!(counted(json!([{"type": "x", "index": 1, "text": "", "format": "f"}])), (true, false));
 }

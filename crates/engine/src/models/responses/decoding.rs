@@ -2,9 +2,10 @@
 //! (<https://platform.openai.com/docs/api-reference/responses-streaming>).
 //!
 //! The answer is a list of items, each at its own index, and their events may be mixed. What is told of them is in
-//! the order of the items all the same: what belongs to a later item waits until those before are whole.
+//! the order of the items all the same: what belongs to a later item waits until those before are whole. Servers that
+//! translate give items of two kinds one index, or none: no event is of an item of another kind.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 
 use contract::CallId;
 use contract::event::BlockType;
@@ -24,7 +25,7 @@ use crate::models::{
 struct Event {
     #[serde(rename = "type")]
     kind: EventKind,
-    output_index: Option<usize>,
+    output_index: Option<u64>,
     delta: Option<String>,
     item: Option<Box<Value>>,
     response: Option<Box<End>>,
@@ -72,7 +73,7 @@ impl Event {
             }
             Ok(Self {
                 kind,
-                output_index: place(&event, "output_index")?,
+                output_index: if kind.is_of_item() { place(&event, "output_index")? } else { None },
                 delta: field(&event, "delta"),
                 item: field(&event, "item"),
                 response: field(&event, "response"),
@@ -119,6 +120,20 @@ struct OutputDetails {
     reasoning_tokens: Count,
 }
 
+impl EventKind {
+    const fn is_of_item(self) -> bool {
+        !matches!(self, Self::Completed | Self::Incomplete | Self::Failed | Self::Error | Self::Other)
+    }
+}
+
+/// Which item an event is of.
+#[derive(Clone, Copy)]
+struct Place<'a> {
+    index: Option<u64>,
+    /// The item's id; looked at where there is no index, which llama.cpp does not send.
+    id: Option<&'a str>,
+}
+
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Thinking,
@@ -138,24 +153,53 @@ impl Kind {
     }
 }
 
+/// What a person has been shown of an item.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Shown {
+    No,
+    Open,
+    Ended,
+}
+
 /// An item of the answer, with what has come of it.
 struct Item {
     kind: Kind,
+    index: Option<u64>,
+    id: Option<String>,
     /// What was streamed: a text, reasoning, or a call's arguments.
     streamed: String,
     /// How much of that has been told, in bytes.
     told: usize,
-    is_open: bool,
-    is_told: bool,
+    shown: Shown,
     /// The item as the provider gives it, first without its content and at its end whole.
     item: Value,
     is_whole: bool,
+    /// Whether the end has been found to have it.
+    is_at_end: bool,
 }
 
 impl Item {
-    fn new(kind: Kind) -> Self {
-        let streamed = String::new();
-        Self { kind, streamed, told: 0, is_open: false, is_told: false, item: Value::Null, is_whole: false }
+    fn new(kind: Kind, place: Place<'_>) -> Self {
+        Self {
+            kind,
+            index: place.index,
+            id: place.id.map(str::to_owned),
+            streamed: String::new(),
+            told: 0,
+            shown: Shown::No,
+            item: Value::Null,
+            is_whole: false,
+            is_at_end: false,
+        }
+    }
+
+    fn is_at(&self, place: Place<'_>) -> bool {
+        match place {
+            Place { index: Some(index), .. } => self.index == Some(index),
+            Place { id: Some(id), .. } => self.id.as_deref() == Some(id),
+            // Neither: what comes belongs to what is under way.
+            Place { .. } => !self.is_whole,
+        }
     }
 
     fn end(&mut self, item: Value) {
@@ -175,17 +219,18 @@ impl Item {
         };
         let text = Some(&self.streamed).filter(|_| self.kind != Kind::Call);
         let new = text.and_then(|text| text.get(self.told..)).unwrap_or_default();
-        if !self.is_open && (self.kind == Kind::Call || !new.is_empty()) {
+        let has_begun = self.kind == Kind::Call && self.shown == Shown::No;
+        if self.shown != Shown::Open && (has_begun || !new.is_empty()) {
             parts.push_back(Part::Start(kind));
-            self.is_open = true;
+            self.shown = Shown::Open;
         }
         if !new.is_empty() {
             parts.push_back(Part::Delta(new.to_owned()));
             self.told = self.streamed.len();
         }
-        if self.is_whole && !self.is_told {
-            self.is_told = true;
-            parts.extend(self.is_open.then_some(Part::Stop));
+        if self.is_whole && self.shown == Shown::Open {
+            parts.push_back(Part::Stop);
+            self.shown = Shown::Ended;
         }
         !self.is_whole
     }
@@ -243,7 +288,8 @@ fn kept(item: &Value) -> String {
 
 #[derive(Default)]
 pub(super) struct Decoding {
-    items: BTreeMap<usize, Item>,
+    /// In their order.
+    items: Vec<Item>,
     refused: bool,
     usage: Tokens,
     received: Received,
@@ -255,7 +301,9 @@ impl Decoder for Decoding {
             return Ok(());
         }
         let Event { kind, output_index, delta, item, response } = Event::read(data)?;
-        let output_index = output_index.unwrap_or(0);
+        let id =
+            if kind.is_of_item() && output_index.is_none() { item_id(data, item.as_deref()) } else { None };
+        let place = Place { index: output_index, id: id.as_deref() };
         let broken_off = || classify::broken_off(&serde_json::from_str(data).unwrap_or_default());
         match kind {
             EventKind::Completed | EventKind::Incomplete => {
@@ -269,16 +317,16 @@ impl Decoder for Decoding {
             EventKind::Error => return Err(broken_off()),
             EventKind::Added | EventKind::Done => {
                 self.received.more(data.len());
-                self.item_told(output_index, *needed(item, "item")?, kind == EventKind::Done);
+                self.item_told(place, *needed(item, "item")?, kind == EventKind::Done);
             }
-            EventKind::SummaryPart => self.summary_part(output_index),
-            EventKind::Thinking => self.delta(output_index, Kind::Thinking, &needed(delta, "delta")?),
-            EventKind::Text => self.delta(output_index, Kind::Text, &needed(delta, "delta")?),
+            EventKind::SummaryPart => self.summary_part(place),
+            EventKind::Thinking => self.delta(place, Kind::Thinking, &needed(delta, "delta")?),
+            EventKind::Text => self.delta(place, Kind::Text, &needed(delta, "delta")?),
             EventKind::Refusal => {
                 self.refused = true;
-                self.delta(output_index, Kind::Text, &needed(delta, "delta")?);
+                self.delta(place, Kind::Text, &needed(delta, "delta")?);
             }
-            EventKind::Arguments => self.delta(output_index, Kind::Call, &needed(delta, "delta")?),
+            EventKind::Arguments => self.delta(place, Kind::Call, &needed(delta, "delta")?),
             EventKind::Other => return Ok(()),
         }
         self.tell(parts);
@@ -296,39 +344,42 @@ impl Decoder for Decoding {
 
 impl Decoding {
     /// An item begins, or is whole.
-    fn item_told(&mut self, index: usize, item: Value, is_whole: bool) {
+    fn item_told(&mut self, place: Place<'_>, item: Value, is_whole: bool) {
         let Some(kind) = Kind::of(&item) else { return };
-        let known = self.item(index, kind);
-        if is_whole {
-            known.end(item);
-        } else {
-            known.item = item;
+        self.with_item(place, kind, |known| if is_whole { known.end(item) } else { known.item = item });
+    }
+
+    fn summary_part(&mut self, place: Place<'_>) {
+        let is_another = self.with_item(place, Kind::Thinking, |item| !item.streamed.is_empty());
+        if is_another {
+            self.delta(place, Kind::Thinking, "\n\n");
         }
     }
 
-    fn summary_part(&mut self, index: usize) {
-        let item = self.item(index, Kind::Thinking);
-        if !item.streamed.is_empty() {
-            item.streamed.push_str("\n\n");
-            self.received.more(2);
+    /// Does `what` to the item at a place, which may begin with that.
+    fn with_item<T>(&mut self, place: Place<'_>, kind: Kind, what: impl FnOnce(&mut Item) -> T) -> T {
+        let is_it = |item: &&mut Item| item.kind == kind && item.is_at(place);
+        if let Some(known) = self.items.iter_mut().rfind(is_it) {
+            return what(known);
         }
+        self.received.block(0);
+        let mut item = Item::new(kind, place);
+        let done = what(&mut item);
+        // Behind all of its index and of those before; without one behind all.
+        let is_later = |item: &Item| place.index.is_some_and(|index| item.index > Some(index));
+        let at = self.items.iter().position(is_later).unwrap_or(self.items.len());
+        self.items.insert(at, item);
+        done
     }
 
-    fn item(&mut self, index: usize, kind: Kind) -> &mut Item {
-        self.items.entry(index).or_insert_with(|| {
-            self.received.block(0);
-            Item::new(kind)
-        })
-    }
-
-    fn delta(&mut self, index: usize, kind: Kind, more: &str) {
-        self.item(index, kind).streamed.push_str(more);
+    fn delta(&mut self, place: Place<'_>, kind: Kind, more: &str) {
+        self.with_item(place, kind, |item| item.streamed.push_str(more));
         self.received.more(more.len());
     }
 
     /// Tells what is new of the items up to the first that is not whole.
     fn tell(&mut self, parts: &mut VecDeque<Part>) {
-        for item in self.items.values_mut() {
+        for item in &mut self.items {
             if item.tell(parts) {
                 return;
             }
@@ -350,12 +401,8 @@ impl Decoding {
 
     fn end(&mut self, end: End, is_cut: bool, parts: &mut VecDeque<Part>) {
         self.count(end.usage.as_ref());
-        // All that was not streamed: the end has every item.
-        for (index, item) in end.output.into_iter().flatten().enumerate() {
-            let is_whole = self.items.get(&index).is_some_and(|known| known.is_whole);
-            if let Some(kind) = Kind::of(&item).filter(|_| !is_whole && !is_cut) {
-                self.item(index, kind).end(item);
-            }
+        if !is_cut {
+            self.complete(end.output.unwrap_or_default(), parts);
         }
         let reason = end.incomplete_details.and_then(|details| details.reason);
         let stop = match (is_cut, reason.as_deref()) {
@@ -365,15 +412,72 @@ impl Decoding {
             (false, _) => StopCause::Done,
         };
         let items = std::mem::take(&mut self.items);
-        let last = items.keys().next_back().copied();
+        let last = items.len().saturating_sub(1);
         let mut blocks = Vec::new();
-        for (index, mut item) in items {
+        for (at, mut item) in items.into_iter().enumerate() {
             // A call that was under way when the answer was cut off, or by chance just whole.
-            let is_cut = is_cut && (!item.is_whole || last == Some(index));
+            let is_cut = is_cut && (!item.is_whole || at == last);
             item.is_whole = true;
             item.tell(parts);
             blocks.extend(item.into_block(is_cut));
         }
         parts.push_back(Part::Done(Answer { blocks, usage: self.usage, stop }));
     }
+
+    /// Adds what was not streamed of `output`, which has every item, though not at the index that it was streamed at.
+    fn complete(&mut self, output: Vec<Value>, parts: &mut VecDeque<Part>) {
+        let (mut missing, mut behind) = (Vec::new(), 0);
+        for item in output {
+            let Some(kind) = Kind::of(&item) else { continue };
+            let streamed = self.streamed(kind, &item);
+            if let Some((at, known)) = streamed.and_then(|at| Some((at, self.items.get_mut(at)?))) {
+                behind = at + 1;
+                known.is_at_end = true;
+                if !known.is_whole {
+                    known.end(item);
+                }
+            } else {
+                let mut new = Item::new(kind, Place { index: None, id: None });
+                new.end(item);
+                missing.push((behind, new));
+            }
+        }
+        // What is shown as open is ended before another is shown.
+        self.items.iter_mut().for_each(|item| item.is_whole = true);
+        self.tell(parts);
+        for (at, item) in missing.into_iter().rev() {
+            self.items.insert(at, item);
+        }
+    }
+
+    /// The place of an item of the end among those that were streamed: of a call by its id; else, as of others, the next
+    /// of its kind.
+    fn streamed(&self, kind: Kind, item: &Value) -> Option<usize> {
+        let id = call_id(item);
+        let find = |known_as: Option<&str>| {
+            let is_it = |known: &Item| {
+                known.kind == kind && !known.is_at_end && (id.is_none() || call_id(&known.item) == known_as)
+            };
+            self.items.iter().position(is_it)
+        };
+        find(id).or_else(|| find(None))
+    }
 }
+
+fn call_id(item: &Value) -> Option<&str> {
+    item.get("call_id")?.as_str().filter(|id| !id.is_empty())
+}
+
+/// The id of the item that an event is of.
+fn item_id(data: &str, item: Option<&Value>) -> Option<String> {
+    #[derive(Deserialize)]
+    struct Named {
+        item_id: Option<String>,
+    }
+    let id = item.and_then(|item| item.get("id")?.as_str()).map(str::to_owned);
+    id.or_else(|| serde_json::from_str::<Named>(data).ok()?.item_id)
+}
+
+#[cfg(test)]
+#[path = "decoding_tests.rs"]
+pub(super) mod tests;

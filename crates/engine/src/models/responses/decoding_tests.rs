@@ -1,0 +1,361 @@
+//! Streams as the vendor documents them and as compatible servers send them, read in pieces of any size.
+
+use pretty_assertions::assert_eq;
+
+use super::*;
+use crate::models::ModelErrorKind;
+use crate::models::decoding::{answer, error, told};
+
+/// A stream after the vendor's documentation: reasoning with a summary of two parts, a remark, and two calls whose
+/// events are mixed.
+pub(in super::super) const STREAM: &str = r#"event: response.created
+data: {"type":"response.created","sequence_number":0,"response":{"id":"resp_1","object":"response","status":"in_progress","error":null,"incomplete_details":null,"output":[],"usage":null}}
+
+event: response.in_progress
+data: {"type":"response.in_progress","sequence_number":1,"response":{"id":"resp_1","status":"in_progress","output":[]}}
+
+event: response.output_item.added
+data: {"type":"response.output_item.added","sequence_number":2,"output_index":0,"item":{"id":"rs_1","type":"reasoning","encrypted_content":"","summary":[]}}
+
+event: response.reasoning_summary_part.added
+data: {"type":"response.reasoning_summary_part.added","sequence_number":3,"item_id":"rs_1","output_index":0,"summary_index":0,"part":{"type":"summary_text","text":""}}
+
+event: response.reasoning_summary_text.delta
+data: {"type":"response.reasoning_summary_text.delta","sequence_number":4,"item_id":"rs_1","output_index":0,"summary_index":0,"delta":"**Grüße** "}
+
+event: response.reasoning_summary_text.delta
+data: {"type":"response.reasoning_summary_text.delta","sequence_number":5,"item_id":"rs_1","output_index":0,"summary_index":0,"delta":"🦀"}
+
+event: response.reasoning_summary_text.done
+data: {"type":"response.reasoning_summary_text.done","sequence_number":6,"item_id":"rs_1","output_index":0,"summary_index":0,"text":"**Grüße** 🦀"}
+
+event: response.reasoning_summary_part.added
+data: {"type":"response.reasoning_summary_part.added","sequence_number":7,"item_id":"rs_1","output_index":0,"summary_index":1,"part":{"type":"summary_text","text":""}}
+
+event: response.reasoning_summary_text.delta
+data: {"type":"response.reasoning_summary_text.delta","sequence_number":8,"item_id":"rs_1","output_index":0,"summary_index":1,"delta":"Two calls."}
+
+event: response.output_item.done
+data: {"type":"response.output_item.done","sequence_number":9,"output_index":0,"item":{"id":"rs_1","type":"reasoning","content":null,"encrypted_content":"gAAAAABo==","summary":[{"type":"summary_text","text":"**Grüße** 🦀"},{"type":"summary_text","text":"Two calls."}]}}
+
+event: response.output_item.added
+data: {"type":"response.output_item.added","sequence_number":10,"output_index":1,"item":{"id":"msg_1","type":"message","status":"in_progress","content":[],"phase":"commentary","role":"assistant"}}
+
+event: response.content_part.added
+data: {"type":"response.content_part.added","sequence_number":11,"item_id":"msg_1","output_index":1,"content_index":0,"part":{"type":"output_text","annotations":[],"logprobs":[],"text":""}}
+
+event: response.output_text.delta
+data: {"type":"response.output_text.delta","sequence_number":12,"item_id":"msg_1","output_index":1,"content_index":0,"delta":"I look","logprobs":[],"obfuscation":"x"}
+
+event: response.output_text.delta
+data: {"type":"response.output_text.delta","sequence_number":13,"item_id":"msg_1","output_index":1,"content_index":0,"delta":" at both.","logprobs":[]}
+
+event: response.output_item.done
+data: {"type":"response.output_item.done","sequence_number":14,"output_index":1,"item":{"id":"msg_1","type":"message","status":"completed","content":[{"type":"output_text","annotations":[],"logprobs":[],"text":"I look at both."}],"phase":"commentary","role":"assistant"}}
+
+event: response.output_item.added
+data: {"type":"response.output_item.added","sequence_number":15,"output_index":2,"item":{"id":"fc_1","type":"function_call","status":"in_progress","arguments":"","call_id":"call_1","name":"get_weather"}}
+
+event: response.output_item.added
+data: {"type":"response.output_item.added","sequence_number":16,"output_index":3,"item":{"id":"fc_2","type":"function_call","status":"in_progress","arguments":"","call_id":"call_2","name":"get_time"}}
+
+event: response.function_call_arguments.delta
+data: {"type":"response.function_call_arguments.delta","sequence_number":17,"item_id":"fc_1","output_index":2,"delta":"{\"location\":"}
+
+event: response.function_call_arguments.delta
+data: {"type":"response.function_call_arguments.delta","sequence_number":18,"item_id":"fc_2","output_index":3,"delta":"{}"}
+
+event: response.output_item.done
+data: {"type":"response.output_item.done","sequence_number":19,"output_index":3,"item":{"id":"fc_2","type":"function_call","status":"completed","arguments":"{}","call_id":"call_2","name":"get_time"}}
+
+event: response.function_call_arguments.delta
+data: {"type":"response.function_call_arguments.delta","sequence_number":20,"item_id":"fc_1","output_index":2,"delta":"\"Paris\"}"}
+
+event: response.function_call_arguments.done
+data: {"type":"response.function_call_arguments.done","sequence_number":21,"item_id":"fc_1","output_index":2,"name":"get_weather","arguments":"{\"location\":\"Paris\"}"}
+
+event: response.output_item.done
+data: {"type":"response.output_item.done","sequence_number":22,"output_index":2,"item":{"id":"fc_1","type":"function_call","status":"completed","arguments":"{\"location\":\"Paris\"}","call_id":"call_1","name":"get_weather"}}
+
+event: response.of_the_future
+data: {"type":"response.of_the_future","sequence_number":23}
+
+event: response.completed
+data: {"type":"response.completed","sequence_number":24,"response":{"id":"resp_1","status":"completed","error":null,"incomplete_details":null,"output":[],"usage":{"input_tokens":82,"input_tokens_details":{"cached_tokens":64},"output_tokens":17,"output_tokens_details":{"reasoning_tokens":9},"total_tokens":99}}}
+
+"#;
+
+#[test]
+fn a_documented_stream_reads_the_same_however_it_is_cut() {
+    let reasoning = r#"thinking **Grüße** 🦀
+
+Two calls. Some("{\"encrypted_content\":\"gAAAAABo==\",\"id\":\"rs_1\",\"summary\":[{\"text\":\"**Grüße** 🦀\",\"type\":\"summary_text\"},{\"text\":\"Two calls.\",\"type\":\"summary_text\"}],\"type\":\"reasoning\"}")"#;
+    let expected = [
+        "start Thinking",
+        "delta **Grüße** ",
+        "delta 🦀",
+        "delta \n\n",
+        "delta Two calls.",
+        "stop",
+        "start Text",
+        "delta I look",
+        "delta  at both.",
+        "stop",
+        "start ToolUse",
+        "stop",
+        "start ToolUse",
+        "stop",
+        reasoning,
+        "text I look at both.",
+        r#"call call_1 get_weather {"location":"Paris"} None"#,
+        "call call_2 get_time {} None",
+        "Tokens { input: 82, output: 17, cache_read: 64, cache_write: 0, reasoning: 9 }",
+    ];
+    assert_eq!(told(STREAM, Decoding::default), expected);
+    assert_eq!(answer(STREAM, Decoding::default()).stop, StopCause::Done);
+}
+
+#[test]
+fn a_stream_that_ends_before_its_mark_is_broken_wherever_it_ends() {
+    let (before_mark, _) = STREAM.split_once("event: response.completed").unwrap();
+    for (at, _) in before_mark.match_indices("\n\n") {
+        let error = error(&STREAM[..at + 2], Decoding::default());
+        assert_eq!(error.kind, ModelErrorKind::Broken);
+        assert!(error.message.contains("without its end mark"), "{error}");
+        assert_eq!(error.spent, Tokens::default());
+    }
+}
+
+pub(in super::super) fn stream(events: &[Value]) -> String {
+    events.iter().map(|event| format!("data: {event}\n\n")).collect::<Vec<_>>().concat()
+}
+
+fn call_item(index: usize, arguments: &str, event: &str) -> Value {
+    let item = json!({"type": "function_call", "call_id": format!("call_{index}"), "name": "t",
+        "arguments": arguments});
+    json!({"type": format!("response.output_item.{event}"), "output_index": index, "item": item})
+}
+
+fn arguments(index: usize, delta: &str) -> Value {
+    json!({"type": "response.function_call_arguments.delta", "output_index": index, "delta": delta})
+}
+
+pub(in super::super) fn ended(status: &str, reason: Option<&str>) -> Value {
+    json!({"type": format!("response.{status}"), "response": {"status": status, "output": [],
+        "incomplete_details": reason.map(|reason| json!({"reason": reason})),
+        "usage": {"input_tokens": 7, "output_tokens": 5}}})
+}
+
+#[test]
+fn an_answer_that_was_cut_off_says_so_and_its_last_call_is_marked() {
+    let read = |events: &[Value]| answer(&stream(events), Decoding::default());
+    let broken = |answer: &Answer| answer.calls().map(|call| call.broken.is_some()).collect::<Vec<bool>>();
+    for text in ["{\"a\":1}", "", "{\"a\":"] {
+        let begun = [call_item(0, "{}", "added"), call_item(0, "{}", "done"), call_item(1, "", "added")];
+        let cut = [arguments(1, text), ended("incomplete", Some("max_output_tokens"))];
+        let answer = read(&[begun.as_slice(), &cut].concat());
+        assert_eq!((broken(&answer), answer.stop), (vec![false, true], StopCause::Length), "{text}");
+        // Whole by its own mark, yet the last before the cut.
+        let marked = [call_item(1, text, "done"), ended("incomplete", Some("max_output_tokens"))];
+        assert_eq!(broken(&read(&[begun.as_slice(), &marked].concat())), [false, true], "{text}");
+    }
+    let filtered = [call_item(0, "{}", "added"), ended("incomplete", Some("content_filter"))];
+    let filtered = read(&filtered);
+    assert_eq!((broken(&filtered), filtered.stop), (vec![true], StopCause::Refusal));
+}
+
+#[test]
+fn a_model_that_declines_is_shown_and_told_apart() {
+    let declined = stream(&[
+        json!({"type": "response.refusal.delta", "output_index": 0, "content_index": 0, "delta": "I "}),
+        json!({"type": "response.refusal.delta", "output_index": 0, "content_index": 0, "delta": "cannot."}),
+        ended("completed", None),
+    ]);
+    let expected = [
+        "start Text",
+        "delta I ",
+        "delta cannot.",
+        "stop",
+        "text I cannot.",
+        "Tokens { input: 7, output: 5, cache_read: 0, cache_write: 0, reasoning: 0 }",
+    ];
+    assert_eq!(told(&declined, Decoding::default), expected);
+    assert_eq!(answer(&declined, Decoding::default()).stop, StopCause::Refusal);
+}
+
+#[test]
+fn servers_that_stream_less_are_read_too() {
+    let message = json!({"type": "message", "content": [{"type": "output_text", "text": "Hi."},
+        {"type": "refusal", "refusal": " No."}]});
+    let call = json!({"type": "function_call", "name": "t", "arguments": "{\"a\":1}"});
+    let search = json!({"type": "web_search_call", "id": "ws_1"});
+    let mut end = ended("completed", None);
+    end["response"]["output"] = json!([search, message, call]);
+    let only_the_end = answer(&stream(&[end]), Decoding::default());
+    assert_eq!(only_the_end.text(), "Hi. No.");
+    let call = only_the_end.calls().next().unwrap();
+    assert_eq!((&call.input, &call.broken), (&json!({"a": 1}), &None));
+    assert_eq!(call.provider_id, call.call_id.to_string());
+    // Neither a beginning nor an end of its items, and the mark of the older protocol.
+    let deltas = [
+        json!({"type": "response.reasoning_text.delta", "delta": "Hm."}),
+        json!({"type": "response.output_text.delta", "output_index": 1, "delta": "Hi."}),
+        ended("completed", None),
+    ];
+    let lines = told(&(stream(&deltas) + "data: [DONE]\n\n"), Decoding::default);
+    let expected = [
+        "start Thinking",
+        "delta Hm.",
+        "stop",
+        "start Text",
+        "delta Hi.",
+        "stop",
+        "thinking Hm. None",
+        "text Hi.",
+    ];
+    assert_eq!(lines[..8], expected);
+}
+
+fn at(mut event: Value, number: Option<usize>) -> Value {
+    event["output_index"] = json!(number);
+    event
+}
+
+fn item(kind: &str, of: &Value) -> Value {
+    json!({"type": format!("response.output_item.{kind}"), "item": of})
+}
+
+/// `LiteLLM`'s bridge from Chat Completions gives reasoning and text the same index, and counts calls from there.
+#[test]
+fn an_index_that_two_kinds_share_and_that_the_end_does_not_keep_mixes_and_doubles_nothing() {
+    let (reasoning, message) =
+        (json!({"type": "reasoning", "id": "r"}), json!({"type": "message", "content": [{"text": "So."}]}));
+    let call = |id: &str| json!({"type": "function_call", "call_id": id, "name": "t", "arguments": "{}"});
+    let mut end = ended("completed", None);
+    end["response"]["output"] = json!([reasoning, message, call("one"), call("two")]);
+    let text = |kind: &str, text: &str| json!({"type": format!("response.{kind}.delta"), "output_index": 0, "delta": text});
+    let events = [
+        at(item("added", &reasoning), Some(0)),
+        text("reasoning_summary_text", "Hm."),
+        at(item("done", &reasoning), Some(0)),
+        text("output_text", "So."),
+        at(item("added", &call("one")), Some(1)),
+        at(item("done", &call("one")), Some(1)),
+        at(item("added", &call("two")), Some(2)),
+        at(item("done", &call("two")), Some(2)),
+        end,
+    ];
+    let lines = told(&stream(&events), Decoding::default);
+    let expected = [
+        "start Thinking",
+        "delta Hm.",
+        "stop",
+        "start Text",
+        "delta So.",
+        "stop",
+        "start ToolUse",
+        "stop",
+        "start ToolUse",
+        "stop",
+        "thinking Hm. None",
+        "text So.",
+        "call one t {} None",
+        "call two t {} None",
+    ];
+    assert_eq!(lines[..14], expected);
+}
+
+/// llama.cpp tells of no index: items have ids, and its end has all of them.
+#[test]
+fn items_without_an_index_are_told_apart_by_their_ids() {
+    let call = |id: &str, input: &str| json!({"type": "function_call", "id": format!("fc_{id}"), "call_id": id, "name": "t", "arguments": input});
+    let input = |id: &str, delta: &str| json!({"type": "response.function_call_arguments.delta", "item_id": format!("fc_{id}"), "delta": delta});
+    let message =
+        json!({"type": "message", "id": "m", "content": [{"type": "output_text", "text": "I look."}]});
+    let mut end = ended("completed", None);
+    end["response"]["output"] = json!([message, call("one", "{\"a\":1}"), call("two", "{\"b\":2}")]);
+    let events = [
+        item("added", &json!({"type": "message", "id": "m"})),
+        json!({"type": "response.output_text.delta", "item_id": "m", "delta": "I look."}),
+        item("added", &call("one", "")),
+        input("one", "{\"a\":1}"),
+        item("added", &call("two", "")),
+        input("two", "{\"b\":2}"),
+        item("done", &message),
+        item("done", &call("one", "{\"a\":1}")),
+        item("done", &call("two", "{\"b\":2}")),
+        end,
+    ];
+    for events in [
+        events.to_vec(),
+        events
+            .iter()
+            .filter(|event| event["item"]["id"] != "fc_one" && event["item_id"] != "fc_one")
+            .cloned()
+            .collect(),
+    ] {
+        let answer = answer(&stream(&events), Decoding::default());
+        assert_eq!(answer.text(), "I look.");
+        let calls: Vec<_> =
+            answer.calls().map(|call| (call.provider_id.as_str(), call.input.to_string())).collect();
+        assert_eq!(calls, [("one", "{\"a\":1}".to_owned()), ("two", "{\"b\":2}".to_owned())]);
+    }
+}
+
+#[test]
+fn errors_in_the_stream_are_told_apart_and_cost_what_they_cost() {
+    let failed = json!({"type": "response.failed", "response": {"status": "failed",
+        "error": {"code": "server_error", "message": "Sorry."}, "usage": {"input_tokens": 7, "output_tokens": 5}}});
+    let failed = error(&stream(&[failed]), Decoding::default());
+    assert_eq!((failed.kind, failed.spent.input, failed.spent.output), (ModelErrorKind::Busy, 7, 5));
+    assert!(failed.message.contains("Sorry."), "{failed}");
+    let too_long = json!({"type": "error", "sequence_number": 2, "error": {"type": "invalid_request_error",
+        "code": "context_length_exceeded", "message": "Your input exceeds the context window of this model."}});
+    assert_eq!(error(&stream(&[too_long]), Decoding::default()).kind, ModelErrorKind::TooLong);
+    let quota = json!({"type": "error", "code": "insufficient_quota", "message": "no", "param": null});
+    assert_eq!(error(&stream(&[quota]), Decoding::default()).kind, ModelErrorKind::Quota);
+    for odd in [
+        json!({"type": "response.failed"}),
+        json!({"type": "response.failed", "response": "no object"}),
+        json!({"error": {"message": "Sorry."}}),
+        json!({"error": "Sorry.", "response": 1}),
+    ] {
+        assert_eq!(error(&stream(&[odd]), Decoding::default()).kind, ModelErrorKind::Busy);
+    }
+    for data in [
+        "{",
+        "[]",
+        "{}",
+        r#"{"type":"response.output_text.delta"}"#,
+        r#"{"type":"response.output_text.delta","delta":1}"#,
+        r#"{"type":"response.output_text.delta","output_index":"0","delta":"of no item"}"#,
+        r#"{"type":"response.output_item.added"}"#,
+        r#"{"type":"response.completed"}"#,
+        r#"{"type":"response.completed","response":"no object"}"#,
+    ] {
+        let error = error(&format!("data: {data}\n\n"), Decoding::default());
+        assert!(
+            error.kind == ModelErrorKind::Broken && error.message.contains("no known form"),
+            "{data}: {error}"
+        );
+    }
+}
+
+#[test]
+fn what_is_of_no_type_of_ours_may_have_any_form() {
+    let foreign = json!({"type": "response.of_the_future", "delta": {"a": 1}, "item": 1, "response": "no object", "output_index": "0"});
+    let (before, after) = STREAM.split_once("event: response.completed").unwrap();
+    let with_foreign = format!("{before}data: {foreign}\n\nevent: response.completed{after}");
+    assert_eq!(told(&with_foreign, Decoding::default), told(STREAM, Decoding::default));
+    let foreign = [
+        json!({"type": "response.reasoning_summary_part.added", "output_index": 1, "delta": {}, "item": 1}),
+        json!({"type": "response.output_text.delta", "output_index": null, "delta": "Hi.", "response": 1}),
+        json!({"type": "response.completed", "output_index": -1, "response": {"output": null, "usage": {
+            "input_tokens": 7.0, "output_tokens": null, "input_tokens_details": [], "output_tokens_details": 0,
+        }}}),
+    ];
+    let answer = answer(&stream(&foreign), Decoding::default());
+    assert_eq!((answer.text().as_str(), answer.usage.input, answer.usage.output), ("Hi.", 7, 0));
+    let data = json!({"type": "error", "response": "no object", "code": "insufficient_quota"});
+    assert_eq!(error(&stream(&[data]), Decoding::default()).kind, ModelErrorKind::Quota);
+}
