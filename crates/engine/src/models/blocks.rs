@@ -11,7 +11,7 @@ use contract::event::BlockType;
 use serde_json::{Map, Value};
 
 use super::http::Received;
-use super::{Block, Part, ToolUse};
+use super::{Block, Part, StopCause, ToolUse};
 
 /// A call that came whole. One without an id gets ours, by which its result is found.
 pub(super) fn whole_call(
@@ -97,11 +97,14 @@ impl Blocks {
         self.blocks.push(Block::ToolUse(call));
     }
 
-    /// Ends the open block and gives all of them; with `cut_off`, a call at their end was perhaps not whole.
-    pub(super) fn finish(&mut self, cut_off: bool, parts: &mut VecDeque<Part>) -> Vec<Block> {
+    /// Ends the open block and gives all of them. Where the answer did not end well, a call at their end was perhaps not
+    /// whole.
+    pub(super) fn finish(&mut self, stop: StopCause, parts: &mut VecDeque<Part>) -> Vec<Block> {
         self.close(parts);
         let mut blocks = std::mem::take(&mut self.blocks);
-        if cut_off && let Some(Block::ToolUse(last)) = blocks.last_mut() {
+        if stop != StopCause::Done
+            && let Some(Block::ToolUse(last)) = blocks.last_mut()
+        {
             last.broken.get_or_insert_with(|| super::CUT_OFF.into());
         }
         blocks

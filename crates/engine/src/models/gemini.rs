@@ -338,7 +338,10 @@ impl Decoder for Decoding {
             for part in candidate.content.and_then(|said| said.parts).into_iter().flatten() {
                 self.part(part, parts);
             }
-            self.finish_reason = candidate.finish_reason.or(self.finish_reason.take());
+            // The value that stands for none, and an empty text of compatible servers, say nothing.
+            let says_nothing = |reason: &String| matches!(reason.as_str(), "" | "FINISH_REASON_UNSPECIFIED");
+            let reason = candidate.finish_reason.filter(|reason| !says_nothing(reason));
+            self.finish_reason = reason.or(self.finish_reason.take());
         }
         Ok(())
     }
@@ -350,7 +353,7 @@ impl Decoder for Decoding {
             None => return Err(ended_early()),
             Some(reason) => stop(reason)?,
         };
-        let blocks = self.blocks.finish(stop == StopCause::Length, parts);
+        let blocks = self.blocks.finish(stop, parts);
         Ok(Answer { blocks, usage: self.spent(), stop })
     }
 

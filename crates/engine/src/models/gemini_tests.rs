@@ -65,6 +65,8 @@ fn a_documented_stream_reads_the_same_however_it_is_cut() {
     assert_eq!(told(&with_id, Decoding::default), expected);
     let without_last_end = STREAM.trim_end();
     assert_eq!(answer(without_last_end).blocks.len(), 6);
+    let with_foreign_mark = format!("{STREAM}data: [DONE]\n\n");
+    assert_eq!(answer(&with_foreign_mark).blocks.len(), 6);
 }
 
 fn answer(stream: &str) -> Answer {
@@ -357,7 +359,12 @@ fn each_reason_to_end_has_its_meaning() {
         let answer = answer(&ended(reason));
         assert_eq!(answer.stop, stop, "{reason}");
         let call = answer.calls().next().unwrap();
-        assert_eq!(call.broken.is_some(), stop == StopCause::Length, "{reason}");
+        // Nobody knows what a filter stopped.
+        assert_eq!(call.broken.is_some(), stop != StopCause::Done, "{reason}");
+    }
+    for none in ["", "FINISH_REASON_UNSPECIFIED"] {
+        assert_eq!(error(&ended(none), Decoding::default()).message, ended_early().message, "{none}");
+        assert_eq!(answer(&(ended("MAX_TOKENS") + &ended(none))).stop, StopCause::Length, "{none}");
     }
     for (reason, kind) in [
         ("MALFORMED_FUNCTION_CALL", ModelErrorKind::Broken),

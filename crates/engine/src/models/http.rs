@@ -1,5 +1,6 @@
 //! One call of a provider over HTTP: send the request, read the answer's event stream, classify what fails.
 
+mod ending;
 mod framing;
 mod reading;
 mod silence;
@@ -18,9 +19,10 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::{Answer, ModelError, ModelErrorKind, Part, Parts, Tokens, classify};
+pub(super) use ending::{ended_early, no_reason, stop_cause};
 use framing::Events;
 pub(super) use framing::Framing;
-pub(super) use reading::{Count, END_MARK, as_it_is, field, if_readable, needed, no_known_form, place, read};
+pub(super) use reading::{Count, as_it_is, field, if_readable, needed, no_known_form, place, read};
 use silence::{SILENCE, Watched};
 
 /// How long a provider may take to accept a connection.
@@ -34,6 +36,9 @@ const MAX_SHOWN: usize = 1_000;
 /// The longest answer, as it is kept, in bytes. No vendor's models write as much; a server that does not end one must
 /// not fill the memory.
 const MAX_ANSWER: Received = Received(16 * 1024 * 1024);
+
+/// What the last event of a stream says in Chat Completions.
+const END_MARK: &str = "[DONE]";
 
 /// So many pieces of a body that make no part are read at one go: what is there at once, without an end, must not keep
 /// others from the thread.
@@ -81,6 +86,15 @@ pub(super) trait Decoder: Send + Unpin + 'static {
     /// An error that the provider reports in its stream, or an event that makes no sense.
     fn event(&mut self, data: &str, parts: &mut VecDeque<Part>) -> Result<(), ModelError>;
 
+    /// Takes the mark that Chat Completions end with. Compatible servers send it in streams of other protocols too, where
+    /// it says nothing.
+    ///
+    /// # Errors
+    /// The stream ended too early.
+    fn end_mark(&mut self, _parts: &mut VecDeque<Part>) -> Result<(), ModelError> {
+        Ok(())
+    }
+
     /// The answer, where nothing but the end of the stream says that it is whole; `parts` are those that come
     /// before [`Part::Done`].
     ///
@@ -115,16 +129,6 @@ impl Received {
         self.more(BLOCK);
         self.more(bytes);
     }
-}
-
-/// The failure of a stream that ended before its answer was whole.
-pub(super) fn ended_early() -> ModelError {
-    ModelError::new(ModelErrorKind::Broken, "the provider's stream ended without its end mark")
-}
-
-/// The failure of a stream with an end mark that does not say why it ended: whoever broke it off may have sent the mark.
-pub(super) fn no_reason() -> ModelError {
-    ModelError::new(ModelErrorKind::Broken, "the provider's stream ended without saying why")
 }
 
 /// Sets a field of a request's body.
@@ -191,6 +195,7 @@ where
                 return Poll::Ready(Ok(part));
             }
             match self.events.next() {
+                Ok(Some(data)) if data.trim() == END_MARK => self.decoder.end_mark(&mut self.parts)?,
                 Ok(Some(data)) => {
                     let before = self.decoder.received();
                     self.decoder.event(data, &mut self.parts)?;

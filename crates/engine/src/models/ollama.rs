@@ -291,7 +291,7 @@ impl Decoder for Decoding {
                 Some("length") => StopCause::Length,
                 _ => StopCause::Done,
             };
-            let blocks = self.blocks.finish(stop == StopCause::Length, parts);
+            let blocks = self.blocks.finish(stop, parts);
             parts.push_back(Part::Done(Answer { blocks, usage: self.usage, stop }));
         }
         Ok(())

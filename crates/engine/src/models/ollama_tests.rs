@@ -50,6 +50,7 @@ fn a_documented_stream_reads_the_same_however_it_is_cut() {
     assert_eq!(told(STREAM, Decoding::default), expected);
     // Servers that stand in for the vendor's may leave the last end of line out.
     assert_eq!(told(STREAM.trim_end(), Decoding::default), expected);
+    assert_eq!(told(&format!("[DONE]\n{STREAM}"), Decoding::default), expected);
 }
 
 fn answer(stream: &str) -> Answer {

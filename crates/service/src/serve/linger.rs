@@ -147,6 +147,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Lingering<S> {
                 Ok(()) | Err(_) => break,
             }
         }
+        // It is over, also for who asks again.
+        *bytes = 0;
         Poll::Ready(Ok(()))
     }
 }

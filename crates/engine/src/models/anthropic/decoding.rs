@@ -4,11 +4,12 @@ use std::collections::VecDeque;
 
 use contract::CallId;
 use contract::event::BlockType;
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 
 use crate::models::http::{
-    Count, Decoder, END_MARK, Received, as_it_is, field, if_readable, needed, no_known_form, no_reason, place,
+    Count, Decoder, Received, as_it_is, field, if_readable, needed, no_known_form, no_reason, place,
+    stop_cause,
 };
 use crate::models::{
     Answer, Block, CUT_OFF, ModelError, Part, StopCause, Tokens, ToolUse, classify, tool_input,
@@ -85,11 +86,19 @@ enum ContentBlock {
 struct Delta {
     #[serde(rename = "type")]
     kind: Option<DeltaKind>,
+    #[serde(default, deserialize_with = "nothing_if_null")]
     text: Option<String>,
+    #[serde(default, deserialize_with = "nothing_if_null")]
     thinking: Option<String>,
     signature: Option<String>,
+    #[serde(default, deserialize_with = "nothing_if_null")]
     partial_json: Option<String>,
     stop_reason: Option<String>,
+}
+
+/// More of a text: vLLM may write that there is nothing more as `null`.
+fn nothing_if_null<'de, D: Deserializer<'de>>(from: D) -> Result<Option<String>, D::Error> {
+    Option::deserialize(from).map(|more: Option<String>| Some(more.unwrap_or_default()))
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Deserialize)]
@@ -153,7 +162,12 @@ impl Content {
 
     /// Whether it is a call, and the same as `other`.
     fn is_the_call(&self, other: &Self) -> bool {
-        matches!((self, other), (Self::Tool { id, .. }, Self::Tool { id: other, .. }) if id == other && !id.is_empty())
+        match (self, other) {
+            (Self::Tool { id, name, .. }, Self::Tool { id: other, name: others, .. }) => {
+                !id.is_empty() && (id, name) == (other, others)
+            }
+            _ => false,
+        }
     }
 
     /// The block; none if it is nothing to us.
@@ -201,11 +215,12 @@ pub(super) struct Decoding {
 
 impl Decoder for Decoding {
     fn event(&mut self, data: &str, parts: &mut VecDeque<Part>) -> Result<(), ModelError> {
-        if data.trim() == END_MARK {
-            return Ok(());
-        }
         let Event { kind, index, message, content_block, delta, usage } = Event::read(data)?;
         match kind {
+            // Whoever asked once more behind our back may tell both answers: a call would come twice.
+            EventKind::MessageStart if !self.blocks.is_empty() => {
+                return Err(no_known_form(&"the answer begins again"));
+            }
             EventKind::MessageStart => self.count(message.and_then(|message| message.usage)),
             EventKind::ContentBlockStart => {
                 self.received.block(data.len());
@@ -215,13 +230,9 @@ impl Decoder for Decoding {
             EventKind::ContentBlockStop => self.stop(index, parts),
             EventKind::MessageDelta => {
                 self.count(usage.as_deref().copied());
-                self.stop = match needed(delta, "delta")?.stop_reason.as_deref() {
-                    None => self.stop,
-                    Some("max_tokens") => Some(StopCause::Length),
-                    Some("model_context_window_exceeded") => Some(StopCause::ContextFull),
-                    Some("refusal") => Some(StopCause::Refusal),
-                    Some(_) => Some(StopCause::Done),
-                };
+                if let Some(reason) = needed(delta, "delta")?.stop_reason {
+                    self.stop = stop_cause(&reason)?.or(self.stop);
+                }
             }
             EventKind::MessageStop => {
                 self.hide(parts);
@@ -312,8 +323,8 @@ impl Decoding {
         };
         let shown_as = content.shown_as();
         if let Some(before) = self.blocks.iter_mut().rfind(|block| block.index == index) {
-            // llama.cpp begins a call again before the last of its input.
-            if !before.is_whole && content.is_the_call(&before.content) {
+            // llama.cpp begins a call again before the last of its input. One that is whole is not made twice.
+            if content.is_the_call(&before.content) {
                 return;
             }
             // Two others of one index follow each other.
@@ -349,16 +360,24 @@ impl Decoding {
             DeltaKind::Other => return Ok(()),
         };
         let more = needed(more, name)?;
+        if more.is_empty() {
+            return Ok(());
+        }
         let block = self.place(index).and_then(|at| Some((at, self.blocks.get_mut(at)?)));
-        let (at, content) = block.map_or((0, None), |(at, block)| (at, Some(&mut block.content)));
+        let (at, is_whole, content) =
+            block.map_or((0, false, None), |(at, block)| (at, block.is_whole, Some(&mut block.content)));
         let shown_as = content.as_ref().and_then(|content| content.shown_as());
         let (all, is_shown) = match (kind, content) {
             (_, Some(Content::Ignored)) => return Ok(()),
             (DeltaKind::Text, Some(Content::Text(all)))
             | (DeltaKind::Thinking, Some(Content::Thinking { thinking: all, .. })) => (all, true),
-            (DeltaKind::Signature, Some(Content::Thinking { signature: all, .. }))
-            | (DeltaKind::InputJson, Some(Content::Tool { input: all, .. })) => (all, false),
-            _ if more.is_empty() => return Ok(()),
+            // `LiteLLM` tells it with the block's beginning and once more.
+            (DeltaKind::Signature, Some(Content::Thinking { signature, .. })) if *signature == more => {
+                return Ok(());
+            }
+            (DeltaKind::Signature, Some(Content::Thinking { signature: all, .. })) => (all, false),
+            // Of a call that has ended there is no more: it would be another's.
+            (DeltaKind::InputJson, Some(Content::Tool { input: all, .. })) if !is_whole => (all, false),
             // Some servers that translate go on with another kind in the block that is open, or begin none.
             (DeltaKind::Text, _) => {
                 self.received.block(more.len());
@@ -371,7 +390,7 @@ impl Decoding {
                 self.start(index, block, parts);
                 return Ok(());
             }
-            _ => return Err(no_known_form(&format!("`{name}` for a block that has none"))),
+            _ => return Err(no_known_form(&format!("`{name}` for a block that takes none"))),
         };
         all.push_str(&more);
         self.received.more(more.len());

@@ -192,6 +192,7 @@ fn what_is_not_needed_may_be_of_any_form() {
         (r#""output_tokens":2}"#, r#""output_tokens":null,"output_tokens_details":[]}"#),
         (r#"{"type":"message_stop"}"#, r#"{"type":"message_stop","usage":"none","index":"none"}"#),
         (r#""index":2"#, r#""index":2.0"#),
+        (r#""partial_json":"""#, r#""partial_json":null"#),
         (
             r#""usage":{"output_tokens":89}"#,
             r#""usage":{"output_tokens":89,"input_tokens":0,"cache_read_input_tokens":-1}"#,
@@ -266,6 +267,23 @@ fn a_call_that_the_answer_was_cut_off_in_is_marked() {
         }
     }
     assert_eq!(stopped_for("tool_use", "").broken, None);
+}
+
+/// Gateways that translate Chat Completions pass on reasons that they do not know.
+#[test]
+fn a_reason_to_end_is_known_in_the_words_of_the_other_protocol_too() {
+    for reason in ["length", "content_filter", "sensitive"] {
+        assert!(stopped_for(reason, "").broken.is_some(), "{reason}");
+    }
+    for (reason, kind, why) in [
+        ("network_error", ModelErrorKind::Busy, "broke its answer off: network_error"),
+        ("", ModelErrorKind::Broken, "without saying why"),
+    ] {
+        let events =
+            [vec![begun(0, &json!({"type": "text", "text": "half"}))], ended(reason).to_vec()].concat();
+        let error = error(&stream(&events), Decoding::default());
+        assert!(error.kind == kind && error.message.contains(why), "{reason}: {error}");
+    }
 }
 
 #[test]
@@ -386,6 +404,14 @@ fn what_does_not_fit_its_block_begins_one_or_is_refused_and_never_joins_another(
         vec![begun(0, &call("one")), stop(0), more(1, &input("{\"path\":\"/\"}"))],
         vec![begun(0, &json!({"type": "text"})), more(0, &input("{}"))],
         vec![more(0, &signature)],
+        // Of a call that has ended: it would be the other's, which would run without its input.
+        vec![
+            begun(0, &call("one")),
+            more(0, &input("{}")),
+            stop(0),
+            begun(1, &call("two")),
+            more(0, &input("{}")),
+        ],
     ] {
         assert!(read(&events).last().unwrap().contains("no known form"), "{events:?}");
     }
@@ -403,6 +429,35 @@ fn what_does_not_fit_its_block_begins_one_or_is_refused_and_never_joins_another(
     ];
     let again = read(&again);
     assert_eq!(again[..3], ["start ToolUse", "stop", r#"call one t {"a":1} None"#], "{again:?}");
+}
+
+/// A gateway that asks its provider once more may tell what it had told before the first try failed.
+#[test]
+fn an_answer_that_begins_again_is_broken_and_no_call_is_made_twice() {
+    let start = json!({"type": "message_start", "message": {"usage": {"input_tokens": 7}}});
+    let call = |id: &str| begun(0, &json!({"type": "tool_use", "id": id, "name": "t", "input": {"a": 1}}));
+    let stop = json!({"type": "content_block_stop", "index": 0});
+    let events = [start.clone(), call("one"), stop.clone(), start.clone(), call("two"), stop.clone()];
+    let error = error(&stream(&[&events[..], &ended("tool_use")].concat()), Decoding::default());
+    assert!(error.kind == ModelErrorKind::Broken && error.message.contains("begins again"), "{error}");
+    // Before anything else has come, a second beginning says nothing.
+    let events = [start.clone(), start, call("one"), stop.clone(), call("one"), stop];
+    let answer = answer(&stream(&[&events[..], &ended("tool_use")].concat()), Decoding::default());
+    assert_eq!(answer.calls().map(|call| call.input.to_string()).collect::<Vec<_>>(), [r#"{"a":1}"#]);
+}
+
+/// `LiteLLM` tells a signature with the block's beginning and once more.
+#[test]
+fn a_signature_that_is_told_twice_is_one() {
+    let signature = |text: &str| more(0, &json!({"type": "signature_delta", "signature": text}));
+    let events = [
+        begun(0, &json!({"type": "thinking", "thinking": "Hm", "signature": "c2ln"})),
+        signature("c2ln"),
+        signature(""),
+    ];
+    let answer = answer(&stream(&[&events[..], &ended("end_turn")].concat()), Decoding::default());
+    let signature = Some("c2ln".to_owned());
+    assert_eq!(answer.blocks, [Block::Thinking { thinking: "Hm".into(), signature }]);
 }
 
 #[test]

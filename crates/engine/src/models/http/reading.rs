@@ -7,9 +7,6 @@ use serde_json::value::RawValue;
 
 use crate::models::{ModelError, ModelErrorKind, classify};
 
-/// The mark that Chat Completions end with, which some compatible servers send in streams of other protocols too.
-pub(in super::super) const END_MARK: &str = "[DONE]";
-
 /// The failure of an event that is not of the form that its type has.
 pub(in super::super) fn no_known_form(what: &dyn std::fmt::Display) -> ModelError {
     ModelError::new(ModelErrorKind::Broken, format!("the provider sent an event of no known form: {what}"))

@@ -11,10 +11,9 @@ use serde_json::Value;
 use super::REASONING_CONTENT;
 use super::content::{Chunk as ContentChunk, Content, thought_signature};
 use crate::models::blocks::Prose;
-use crate::models::http::{Count, Decoder, END_MARK, Received, if_readable, no_reason, read};
+use crate::models::http::{Count, Decoder, Received, if_readable, no_reason, read, stop_cause};
 use crate::models::{
-    Answer, Block, CUT_OFF, ModelError, ModelErrorKind, Part, StopCause, Tokens, ToolUse, classify,
-    tool_input,
+    Answer, Block, CUT_OFF, ModelError, Part, StopCause, Tokens, ToolUse, classify, tool_input,
 };
 
 /// A piece of the answer. What few of them have is boxed, for each is moved about while it is read.
@@ -35,17 +34,19 @@ struct Choice {
     usage: Option<Box<Usage>>,
 }
 
+/// With defaults, for a server written in PHP may tell a delta of nothing as `[]`.
 #[derive(Default, Deserialize)]
+#[serde(default)]
 struct Delta {
     content: Option<Content>,
-    /// Text in which the model declines; shown as any other.
-    refusal: Option<String>,
+    /// Text in which the model declines; shown as any other. Nothing where it is no text.
+    refusal: Option<Value>,
     /// Not the vendor's own, as the two that follow: `DeepSeek`, vLLM and others stream reasoning here.
     reasoning_content: Option<String>,
     /// Groq, `OpenRouter`, newer vLLM.
     reasoning: Option<String>,
-    /// `OpenRouter`, beside the field before.
-    reasoning_details: Option<Vec<Value>>,
+    /// `OpenRouter`, beside the field before: a list. Nothing where it is none.
+    reasoning_details: Option<Value>,
     /// Some compatible servers send `null`.
     tool_calls: Option<Vec<CallDelta>>,
 }
@@ -148,9 +149,6 @@ pub(super) struct Decoding {
 
 impl Decoder for Decoding {
     fn event(&mut self, data: &str, parts: &mut VecDeque<Part>) -> Result<(), ModelError> {
-        if data.trim() == END_MARK {
-            return self.done(parts);
-        }
         let chunk: Chunk = read(data)?;
         if chunk.error.is_some() || chunk.choices.is_none() {
             let event = serde_json::from_str(data).unwrap_or_default();
@@ -166,10 +164,33 @@ impl Decoder for Decoding {
         }
         if let Some(choice) = choice {
             self.delta(choice.delta.unwrap_or_default(), parts);
-            // Of some compatible servers an empty text is none.
+            // Of some compatible servers an empty text is none. What ends badly is told at the end: its costs may follow.
             let reason = choice.finish_reason.filter(|reason| !reason.is_empty());
             self.finish_reason = reason.or(self.finish_reason.take());
         }
+        Ok(())
+    }
+
+    fn end_mark(&mut self, parts: &mut VecDeque<Part>) -> Result<(), ModelError> {
+        let reason = self.finish_reason.take().unwrap_or_default();
+        let stop = stop_cause(&reason)?.ok_or_else(no_reason)?;
+        let stop = if self.refused && stop == StopCause::Done { StopCause::Refusal } else { stop };
+        self.close(parts);
+        let mut blocks = Vec::from_iter(self.thinking_block());
+        if !self.text.is_empty() {
+            blocks.push(Block::Text { text: std::mem::take(&mut self.text), signature: None });
+        }
+        let last = self.calls.len().saturating_sub(1);
+        for (at, call) in self.calls.drain(..).enumerate() {
+            // Calls may come mixed: one of which no argument has come may not have come at all.
+            let is_cut = stop != StopCause::Done && (at == last || call.arguments.is_empty());
+            let mut call = tool_use(call);
+            if is_cut {
+                call.broken.get_or_insert_with(|| CUT_OFF.into());
+            }
+            blocks.push(Block::ToolUse(call));
+        }
+        parts.push_back(Part::Done(Answer { blocks, usage: self.usage, stop }));
         Ok(())
     }
 
@@ -190,9 +211,10 @@ impl Decoding {
             Some(Content::Chunks(chunks)) => self.chunks(chunks, parts),
             None => {}
         }
-        let refusal = delta.refusal.unwrap_or_default();
-        self.refused |= !refusal.is_empty();
-        self.write(Prose::Text, refusal, parts);
+        if let Some(Value::String(refusal)) = delta.refusal {
+            self.refused |= !refusal.is_empty();
+            self.write(Prose::Text, refusal, parts);
+        }
         for call in delta.tool_calls.into_iter().flatten() {
             self.call(call, parts);
         }
@@ -229,9 +251,9 @@ impl Decoding {
 
     /// Some servers send the same reasoning in several fields: only one of them is shown.
     fn reason(&mut self, delta: &Delta, parts: &mut VecDeque<Part>) {
-        let details = delta.reasoning_details.as_deref().unwrap_or_default();
+        let details = delta.reasoning_details.as_ref().and_then(Value::as_array);
         let mut in_details = String::new();
-        for detail in details {
+        for detail in details.into_iter().flatten() {
             in_details.push_str(detail["text"].as_str().or(detail["summary"].as_str()).unwrap_or_default());
             add_detail(&mut self.details, detail, &mut self.received);
         }
@@ -316,29 +338,6 @@ impl Decoding {
         }
     }
 
-    fn done(&mut self, parts: &mut VecDeque<Part>) -> Result<(), ModelError> {
-        let reason = self.finish_reason.take().ok_or_else(no_reason)?;
-        let stop = stop(&reason)?;
-        let stop = if self.refused && stop == StopCause::Done { StopCause::Refusal } else { stop };
-        self.close(parts);
-        let mut blocks = Vec::from_iter(self.thinking_block());
-        if !self.text.is_empty() {
-            blocks.push(Block::Text { text: std::mem::take(&mut self.text), signature: None });
-        }
-        let last = self.calls.len().saturating_sub(1);
-        for (at, call) in self.calls.drain(..).enumerate() {
-            // Calls may come mixed: one of which no argument has come may not have come at all.
-            let is_cut = stop != StopCause::Done && (at == last || call.arguments.is_empty());
-            let mut call = tool_use(call);
-            if is_cut {
-                call.broken.get_or_insert_with(|| CUT_OFF.into());
-            }
-            blocks.push(Block::ToolUse(call));
-        }
-        parts.push_back(Part::Done(Answer { blocks, usage: self.usage, stop }));
-        Ok(())
-    }
-
     fn thinking_block(&mut self) -> Option<Block> {
         let thinking = std::mem::take(&mut self.thinking);
         let signature = if self.details.is_empty() {
@@ -352,23 +351,6 @@ impl Decoding {
 
 fn is_filled(text: &str) -> bool {
     !text.is_empty()
-}
-
-/// Why an answer ended, in the words of the vendor and of those after it.
-fn stop(reason: &str) -> Result<StopCause, ModelError> {
-    Ok(match reason.to_lowercase().as_str() {
-        // Mistral's is `model_length`.
-        "length" | "max_tokens" | "model_length" => StopCause::Length,
-        // Z.ai's, as `sensitive` and `network_error` (<https://docs.z.ai/api-reference/llm/chat-completion>).
-        "model_context_window_exceeded" => StopCause::ContextFull,
-        "content_filter" | "sensitive" => StopCause::Refusal,
-        // DeepSeek's for a server that had to give up, and OpenRouter's for a provider that did.
-        "insufficient_system_resource" | "network_error" | "error" => {
-            let what = format!("the provider broke its answer off: {reason}");
-            return Err(ModelError::new(ModelErrorKind::Busy, what));
-        }
-        _ => StopCause::Done,
-    })
 }
 
 /// Adds a part of the reasoning: more of the last one if it has its index and type, else a new one.

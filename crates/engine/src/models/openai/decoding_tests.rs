@@ -4,6 +4,7 @@ use pretty_assertions::assert_eq;
 use serde_json::json;
 
 use super::*;
+use crate::models::ModelErrorKind;
 use crate::models::decoding::{answer, error, told};
 
 /// A stream after the vendor's documentation: text, two calls whose arguments come in parts, and the usage in a
@@ -93,6 +94,8 @@ fn reasoning_and_refusals_of_compatible_servers_are_shown() {
         json!({"reasoning_content": "", "content": null, "tool_calls": null}),
         json!({"reasoning_content": null, "content": "So:"}),
         json!({"refusal": " no."}),
+        json!({"refusal": {}, "reasoning_details": {}}),
+        json!([]),
     ];
     let expected = [
         "start Thinking",
@@ -277,7 +280,7 @@ fn each_servers_reason_to_stop_is_understood() {
     ] {
         assert_eq!(answer(&stream(&hi, reason), Decoding::default()).stop, stop, "{reason}");
     }
-    for reason in ["insufficient_system_resource", "network_error", "error"] {
+    for reason in ["insufficient_system_resource", "network_error", "error", "abort"] {
         assert_eq!(error(&stream(&hi, reason), Decoding::default()).kind, ModelErrorKind::Busy, "{reason}");
     }
     // sglang's way to say that there is none (<https://github.com/sgl-project/sglang/issues/3912>).

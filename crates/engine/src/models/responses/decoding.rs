@@ -13,7 +13,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::models::http::{
-    Count, Decoder, END_MARK, Received, as_it_is, field, if_readable, needed, no_known_form, place,
+    Count, Decoder, Received, as_it_is, field, if_readable, needed, no_known_form, place,
 };
 use crate::models::{
     Answer, Block, CUT_OFF, ModelError, Part, StopCause, Tokens, ToolUse, classify, tool_input,
@@ -85,6 +85,9 @@ impl Event {
 /// The response at its end.
 #[derive(Deserialize)]
 struct End {
+    /// `LiteLLM` tells of a cut answer as completed too, and only here how it ended.
+    #[serde(default, deserialize_with = "if_readable")]
+    status: Option<String>,
     #[serde(default, deserialize_with = "if_readable")]
     usage: Option<Usage>,
     incomplete_details: Option<Incomplete>,
@@ -297,9 +300,6 @@ pub(super) struct Decoding {
 
 impl Decoder for Decoding {
     fn event(&mut self, data: &str, parts: &mut VecDeque<Part>) -> Result<(), ModelError> {
-        if data.trim() == END_MARK {
-            return Ok(());
-        }
         let Event { kind, output_index, delta, item, response } = Event::read(data)?;
         let id =
             if kind.is_of_item() && output_index.is_none() { item_id(data, item.as_deref()) } else { None };
@@ -307,7 +307,9 @@ impl Decoder for Decoding {
         let broken_off = || classify::broken_off(&serde_json::from_str(data).unwrap_or_default());
         match kind {
             EventKind::Completed | EventKind::Incomplete => {
-                self.end(*needed(response, "response")?, kind == EventKind::Incomplete, parts);
+                let end = *needed(response, "response")?;
+                let is_cut = kind == EventKind::Incomplete || end.status.as_deref() == Some("incomplete");
+                self.end(end, is_cut, parts);
                 return Ok(());
             }
             EventKind::Failed => {

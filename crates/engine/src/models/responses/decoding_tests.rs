@@ -159,6 +159,11 @@ fn an_answer_that_was_cut_off_says_so_and_its_last_call_is_marked() {
         let marked = [call_item(1, text, "done"), ended("incomplete", Some("max_output_tokens"))];
         assert_eq!(broken(&read(&[begun.as_slice(), &marked].concat())), [false, true], "{text}");
     }
+    // So LiteLLM tells of it.
+    let mut completed = ended("incomplete", None);
+    completed["type"] = json!("response.completed");
+    let as_completed = read(&[call_item(0, "", "added"), call_item(0, "", "done"), completed]);
+    assert_eq!((broken(&as_completed), as_completed.stop), (vec![true], StopCause::Length));
     let filtered = [call_item(0, "{}", "added"), ended("incomplete", Some("content_filter"))];
     let filtered = read(&filtered);
     assert_eq!((broken(&filtered), filtered.stop), (vec![true], StopCause::Refusal));
