@@ -1,5 +1,7 @@
 //! Calls passed on to an engine: the product's backend needs neither the engine's address nor its key.
 
+mod heard_out;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,10 +16,13 @@ use contract::{EngineKey, ErrorBody, ErrorCode, UserId};
 use futures::StreamExt as _;
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
-use hyper_util::rt::TokioExecutor;
+use hyper_util::rt::{TokioExecutor, TokioIo};
 use service::http::{ApiError, Path};
+use tokio::net::TcpStream;
 use tokio::sync::Notify;
+use tower::util::MapResponse;
 
+use self::heard_out::HeardOut;
 use super::auth::Caller;
 use super::error::answer;
 use crate::fleet::Fleet;
@@ -43,13 +48,18 @@ const OF_THE_CONNECTION: [HeaderName; 8] = [
 /// What carries calls to engines. It keeps no connection: an engine may be gone at the next call. And it leaves
 /// addresses as they are, where others would resolve a user's `%2E%2E`.
 #[derive(Clone)]
-pub(super) struct Carrier(Arc<Client<HttpConnector, Body>>);
+pub(super) struct Carrier(Arc<Client<Connector, Body>>);
+
+/// What opens a connection that is heard out.
+type Connector = MapResponse<HttpConnector, fn(TokioIo<TcpStream>) -> TokioIo<HeardOut<TcpStream>>>;
 
 impl Carrier {
     pub(super) fn new() -> Self {
         let mut connector = HttpConnector::new();
         connector.set_connect_timeout(Some(CONNECT));
         connector.set_nodelay(true);
+        let connector: Connector =
+            MapResponse::new(connector, |stream| TokioIo::new(HeardOut::new(stream.into_inner())));
         Self(Arc::new(Client::builder(TokioExecutor::new()).pool_max_idle_per_host(0).build(connector)))
     }
 }

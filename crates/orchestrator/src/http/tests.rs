@@ -1,6 +1,7 @@
 //! The interface through the real router: every field present, of its type, and no other; every refusal.
 
 mod audit;
+mod broken_off;
 mod coverage;
 mod events;
 mod figures;
