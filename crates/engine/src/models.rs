@@ -8,6 +8,7 @@ mod address;
 mod anthropic;
 mod assemble;
 mod blocks;
+mod calls;
 mod classify;
 pub mod config;
 #[cfg(test)]
@@ -38,6 +39,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use serde_json::value::{RawValue, to_raw_value};
 
+pub(crate) use calls::is_tool_name;
 pub use gateway::{Budgets, Gateway, Prices, Retry, RetryPolicy, Route, Routes};
 pub use repair::{Repaired, repair};
 pub(crate) use tool_schema::normalised as normalised_schema;
@@ -411,7 +413,7 @@ impl ModelError {
 }
 
 /// What the model is told of a call that its answer was cut off in.
-const CUT_OFF: &str = "the answer was cut off at its length limit inside this call, so it was not run";
+const CUT_OFF: &str = "the answer was cut off inside this call, so it was not run";
 
 /// A tool call's input as it was streamed. Input that is not a JSON object becomes an empty one, so that the
 /// history stays valid, with the reason why the call cannot run.

@@ -136,7 +136,7 @@ async fn calls_that_cannot_run_tell_the_model_why_and_the_turn_goes_on() {
             (Reply::new().tool_use_cut("gated", "[]").stop(Stop::ToolUse), "was not a JSON object"),
             (Reply::new().tool_use_cut("gated", "{\"a\": ").stop(Stop::MaxTokens), "not run"),
             // Whole by chance: still nobody knows whether the model was done with it.
-            (Reply::new().tool_use("gated", json!({})).stop(Stop::MaxTokens), "cut off at its length limit"),
+            (Reply::new().tool_use("gated", json!({})).stop(Stop::MaxTokens), "cut off inside this call"),
         ] {
             let gated = Gated::new(true);
             let rig = Rig::with_tools(wire, vec![gated.clone(), Arc::new(Crashing)]).await;

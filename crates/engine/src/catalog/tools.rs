@@ -8,6 +8,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::{at_most, kept, paths_in, text_of};
+use crate::models::is_tool_name;
 use crate::tools::{BUILT_IN, HttpCall, Permission, Schema};
 
 /// The most bytes of a tool's file.
@@ -186,12 +187,6 @@ fn http_call(written: &WrittenHttp) -> Result<HttpCall, String> {
         return Err(format!("it has over {MAX_HEADERS} `headers`"));
     }
     HttpCall::parse(written.method.as_deref().unwrap_or("POST"), &written.url, &written.headers)
-}
-
-/// Whether every provider takes this as the name of a tool.
-fn is_tool_name(name: &str) -> bool {
-    let fits = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-';
-    (1..=64).contains(&name.len()) && name.bytes().all(fits)
 }
 
 #[cfg(test)]

@@ -15,12 +15,14 @@ use serde_json::{Value, json};
 
 use super::blocks::{Blocks, Prose, given_id, whole_call};
 use super::classify;
-use super::http::{Body, Count, Decoder, Endpoint, Received, call, ended_early, if_readable, insert, read};
+use super::http::{
+    Body, Count, Decoder, Ending, Endpoint, Received, call, ended_early, if_readable, insert, read,
+};
 use super::media::{self, GEMINI, PDF, Sendable, is_blank};
 use super::profile::{Effort, Profile, Thinking};
 use super::{
-    Answer, Block, ChatModel, Content, Message, ModelError, ModelErrorKind, Part, Parts, Request, StopCause,
-    Tokens, ToldTool, ToolReply, ToolUse,
+    Answer, Block, ChatModel, Content, Message, ModelError, Part, Parts, Request, StopCause, Tokens,
+    ToldTool, ToolReply, ToolUse,
 };
 use crate::sabotage::{self, Saboteur};
 
@@ -319,7 +321,7 @@ struct Usage {
 struct Decoding {
     blocks: Blocks,
     usage: Usage,
-    finish_reason: Option<String>,
+    ending: Ending,
     blocked: bool,
 }
 
@@ -338,21 +340,15 @@ impl Decoder for Decoding {
             for part in candidate.content.and_then(|said| said.parts).into_iter().flatten() {
                 self.part(part, parts);
             }
-            // The value that stands for none, and an empty text of compatible servers, say nothing.
-            let says_nothing = |reason: &String| matches!(reason.as_str(), "" | "FINISH_REASON_UNSPECIFIED");
-            let reason = candidate.finish_reason.filter(|reason| !says_nothing(reason));
-            self.finish_reason = reason.or(self.finish_reason.take());
+            self.ending.told(candidate.finish_reason);
         }
         Ok(())
     }
 
     /// Older models tell a reason to end with each piece, so that nothing but the stream's end is the end.
     fn end(&mut self, parts: &mut VecDeque<Part>) -> Result<Answer, ModelError> {
-        let stop = match self.finish_reason.as_deref() {
-            _ if self.blocked => StopCause::Refusal,
-            None => return Err(ended_early()),
-            Some(reason) => stop(reason)?,
-        };
+        let stop =
+            if self.blocked { StopCause::Refusal } else { self.ending.cause()?.ok_or_else(ended_early)? };
         let blocks = self.blocks.finish(stop, parts);
         Ok(Answer { blocks, usage: self.spent(), stop })
     }
@@ -401,40 +397,6 @@ impl Usage {
             reasoning,
         }
     }
-}
-
-/// What a reason to end means (google-genai, `types.py`, `FinishReason`).
-fn stop(reason: &str) -> Result<StopCause, ModelError> {
-    match reason {
-        "MAX_TOKENS" | "CONTINUATION" => Ok(StopCause::Length),
-        "SAFETY"
-        | "RECITATION"
-        | "LANGUAGE"
-        | "BLOCKLIST"
-        | "PROHIBITED_CONTENT"
-        | "SPII"
-        | "IMAGE_SAFETY"
-        | "IMAGE_PROHIBITED_CONTENT"
-        | "IMAGE_RECITATION"
-        | "ESCALATION"
-        | "MODEL_ARMOR"
-        | "PUP_LIMITED_DISABLED" => Ok(StopCause::Refusal),
-        // The model wrote what is no call, or failed in a way that nobody knows: it may do better when asked again.
-        "MALFORMED_FUNCTION_CALL"
-        | "UNEXPECTED_TOOL_CALL"
-        | "TOO_MANY_TOOL_CALLS"
-        | "MALFORMED_RESPONSE"
-        | "OTHER" => Err(broken(format!("the provider broke its answer off: {reason}"))),
-        "MISSING_THOUGHT_SIGNATURE" => {
-            let what = format!("the provider refused the history: {reason}");
-            Err(ModelError::new(ModelErrorKind::BrokenHistory, what))
-        }
-        _ => Ok(StopCause::Done),
-    }
-}
-
-fn broken(what: String) -> ModelError {
-    ModelError::new(ModelErrorKind::Broken, what)
 }
 
 #[cfg(test)]

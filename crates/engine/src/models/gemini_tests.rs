@@ -4,6 +4,7 @@ use futures::StreamExt as _;
 use pretty_assertions::assert_eq;
 use strict_provider::{Reply, StrictProvider};
 
+use super::super::ModelErrorKind;
 use super::super::ToolSpec;
 use super::super::decoding::{self, error, told};
 use super::super::media::tests::{image, pdf, plain};

@@ -18,8 +18,8 @@ use secrecy::{ExposeSecret as _, SecretString};
 use serde::Serialize;
 use serde_json::Value;
 
-use super::{Answer, ModelError, ModelErrorKind, Part, Parts, Tokens, classify};
-pub(super) use ending::{ended_early, no_reason, stop_cause};
+use super::{Answer, ModelError, ModelErrorKind, Part, Parts, Tokens, calls, classify};
+pub(super) use ending::{Ending, ended_early, no_reason};
 use framing::Events;
 pub(super) use framing::Framing;
 pub(super) use reading::{Count, as_it_is, field, if_readable, needed, no_known_form, place, read};
@@ -245,11 +245,14 @@ where
         if self.state == State::Over {
             return Poll::Ready(None);
         }
-        let part = ready!(self.poll_part(context)).map_err(|error| {
+        let mut part = ready!(self.poll_part(context)).map_err(|error| {
             let message = shown(&error.message, self.key.as_ref());
             // An answer that fails tells what it has cost until then: it is billed like any other.
             ModelError { message, spent: self.decoder.spent(), ..error }
         });
+        if let Ok(Part::Done(answer)) = &mut part {
+            calls::tidy(answer);
+        }
         if matches!(part, Ok(Part::Done(_)) | Err(_)) {
             self.state = State::Over;
         }

@@ -8,8 +8,7 @@ use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 
 use crate::models::http::{
-    Count, Decoder, Received, as_it_is, field, if_readable, needed, no_known_form, no_reason, place,
-    stop_cause,
+    Count, Decoder, Ending, Received, as_it_is, field, if_readable, needed, no_known_form, no_reason, place,
 };
 use crate::models::{
     Answer, Block, CUT_OFF, ModelError, Part, StopCause, Tokens, ToolUse, classify, tool_input,
@@ -208,8 +207,7 @@ pub(super) struct Decoding {
     /// The place of the block that is shown as open.
     shown: Option<usize>,
     usage: Usage,
-    /// None before the provider has said why its answer ends.
-    stop: Option<StopCause>,
+    ending: Ending,
     received: Received,
 }
 
@@ -230,13 +228,11 @@ impl Decoder for Decoding {
             EventKind::ContentBlockStop => self.stop(index, parts),
             EventKind::MessageDelta => {
                 self.count(usage.as_deref().copied());
-                if let Some(reason) = needed(delta, "delta")?.stop_reason {
-                    self.stop = stop_cause(&reason)?.or(self.stop);
-                }
+                self.ending.told(needed(delta, "delta")?.stop_reason);
             }
             EventKind::MessageStop => {
                 self.hide(parts);
-                let answer = self.answer(self.stop.ok_or_else(no_reason)?);
+                let answer = self.answer(self.ending.cause()?.ok_or_else(no_reason)?);
                 parts.push_back(Part::Done(answer));
             }
             EventKind::Error => {

@@ -1,17 +1,19 @@
 //! How an answer of OpenAI Chat Completions is read, the vendor's and that of the servers that took it over
 //! (<https://platform.openai.com/docs/api-reference/chat-streaming>).
 
+use std::borrow::Cow;
 use std::collections::VecDeque;
 
 use contract::CallId;
 use contract::event::BlockType;
 use serde::Deserialize;
-use serde_json::Value;
+use serde::de::IgnoredAny;
+use serde_json::{Value, json};
 
 use super::REASONING_CONTENT;
 use super::content::{Chunk as ContentChunk, Content, thought_signature};
 use crate::models::blocks::Prose;
-use crate::models::http::{Count, Decoder, Received, if_readable, no_reason, read, stop_cause};
+use crate::models::http::{Count, Decoder, Ending, Received, if_readable, no_reason, read};
 use crate::models::{
     Answer, Block, CUT_OFF, ModelError, Part, StopCause, Tokens, ToolUse, classify, tool_input,
 };
@@ -29,6 +31,8 @@ struct Chunk {
 struct Choice {
     delta: Option<Delta>,
     finish_reason: Option<String>,
+    /// `OpenRouter`'s place for it, as its documentation has it.
+    error: Option<Box<Value>>,
     /// Moonshot's place for it.
     #[serde(default, deserialize_with = "if_readable")]
     usage: Option<Box<Usage>>,
@@ -113,6 +117,21 @@ impl Usage {
     }
 }
 
+impl CallDelta {
+    fn name(&self) -> Option<&str> {
+        self.function.as_ref()?.name.as_deref().filter(|name| is_filled(name))
+    }
+
+    /// The arguments as they are kept, where there are any.
+    fn arguments(&self) -> Option<Cow<'_, str>> {
+        match self.function.as_ref()?.arguments.as_ref()? {
+            Value::String(more) => Some(more.into()).filter(|more: &Cow<'_, str>| is_filled(more)),
+            whole @ Value::Object(_) => Some(whole.to_string().into()),
+            _ => None,
+        }
+    }
+}
+
 /// A call, with what has come of it.
 #[derive(Default)]
 struct Call {
@@ -121,6 +140,21 @@ struct Call {
     name: String,
     arguments: String,
     extra_content: Option<Value>,
+}
+
+impl Call {
+    /// Whether a delta with a name must be of another call: it has another name, or other arguments than this one, which
+    /// has all of its own.
+    fn takes_no_more_of(&self, delta: &CallDelta) -> bool {
+        let is_named_otherwise = is_filled(&self.name) && delta.name().is_some_and(|name| name != self.name);
+        is_named_otherwise
+            || delta.arguments().is_some_and(|more| more != self.arguments.as_str()) && self.is_whole()
+    }
+
+    fn is_whole(&self) -> bool {
+        self.arguments.trim_end().ends_with('}')
+            && serde_json::from_str::<IgnoredAny>(&self.arguments).is_ok()
+    }
 }
 
 /// The block that is open.
@@ -143,37 +177,38 @@ pub(super) struct Decoding {
     open: Option<Open>,
     refused: bool,
     usage: Tokens,
-    finish_reason: Option<String>,
+    ending: Ending,
     received: Received,
 }
 
 impl Decoder for Decoding {
     fn event(&mut self, data: &str, parts: &mut VecDeque<Part>) -> Result<(), ModelError> {
         let chunk: Chunk = read(data)?;
-        if chunk.error.is_some() || chunk.choices.is_none() {
-            let event = serde_json::from_str(data).unwrap_or_default();
-            if chunk.error.is_some() || classify::tells_error(&event) {
-                return Err(classify::broken_off(&event));
-            }
-        }
+        let has_choices = chunk.choices.is_some();
         // Only one choice is asked for.
         let choice = chunk.choices.into_iter().flatten().next();
         let usage = chunk.usage.as_deref().or(choice.as_ref().and_then(|choice| choice.usage.as_deref()));
         if let Some(usage) = usage {
             self.usage = usage.after(self.usage);
         }
+        if chunk.error.is_some() || !has_choices {
+            let event = serde_json::from_str(data).unwrap_or_default();
+            if chunk.error.is_some() || classify::tells_error(&event) {
+                return Err(classify::broken_off(&event));
+            }
+        }
         if let Some(choice) = choice {
+            if let Some(error) = choice.error {
+                return Err(classify::broken_off(&json!({"error": error})));
+            }
             self.delta(choice.delta.unwrap_or_default(), parts);
-            // Of some compatible servers an empty text is none. What ends badly is told at the end: its costs may follow.
-            let reason = choice.finish_reason.filter(|reason| !reason.is_empty());
-            self.finish_reason = reason.or(self.finish_reason.take());
+            self.ending.told(choice.finish_reason);
         }
         Ok(())
     }
 
     fn end_mark(&mut self, parts: &mut VecDeque<Part>) -> Result<(), ModelError> {
-        let reason = self.finish_reason.take().unwrap_or_default();
-        let stop = stop_cause(&reason)?.ok_or_else(no_reason)?;
+        let stop = self.ending.cause()?.ok_or_else(no_reason)?;
         let stop = if self.refused && stop == StopCause::Done { StopCause::Refusal } else { stop };
         self.close(parts);
         let mut blocks = Vec::from_iter(self.thinking_block());
@@ -283,12 +318,15 @@ impl Decoding {
         };
         first(&mut call.id, delta.id);
         let FunctionDelta { name, arguments } = delta.function.unwrap_or_default();
+        let is_named = name.as_deref().is_some_and(is_filled);
         first(&mut call.name, name);
         if let Some(extra) = delta.extra_content.filter(Value::is_object) {
             received.more(extra.to_string().len());
             call.extra_content = Some(extra);
         }
         match arguments {
+            // All of it once more, from a server that closes with the whole call.
+            Some(Value::String(again)) if is_named && again == call.arguments && call.is_whole() => {}
             Some(Value::String(more)) => {
                 received.more(more.len());
                 call.arguments.push_str(&more);
@@ -301,19 +339,21 @@ impl Decoding {
         }
     }
 
-    /// Which call a delta belongs to. Servers that send calls whole give them no index, or all the same one: such a
-    /// call is a new one if it has a name and an id of its own.
+    /// Which call a delta belongs to: that of its index, else that of its id, else the last. Servers that send calls whole
+    /// give all of them one index or none, and perhaps no id: a delta with a name may begin another.
     fn place(&self, delta: &CallDelta) -> usize {
+        let id = delta.id.as_deref().filter(|id| is_filled(id));
         let known = match delta.index {
             Some(index) => self.calls.iter().rposition(|call| call.index == Some(index)),
-            None => self.calls.len().checked_sub(1),
+            None => id
+                .and_then(|id| self.calls.iter().rposition(|call| call.id == id))
+                .or_else(|| self.calls.len().checked_sub(1)),
         };
-        let id = delta.id.as_deref().unwrap_or_default();
-        let has_name =
-            delta.function.as_ref().and_then(|function| function.name.as_deref()).is_some_and(is_filled);
-        let is_another = |call: &Call| match delta.index {
-            Some(_) => has_name && is_filled(id) && is_filled(&call.id) && call.id != id,
-            None => has_name && (id.is_empty() || call.id != id),
+        let is_another = |call: &Call| match id {
+            _ if delta.name().is_none() => false,
+            Some(id) if is_filled(&call.id) => call.id != id,
+            // What an id cannot tell.
+            _ => delta.index.is_none() || call.takes_no_more_of(delta),
         };
         known.filter(|at| !self.calls.get(*at).is_some_and(is_another)).unwrap_or(self.calls.len())
     }
@@ -355,7 +395,10 @@ fn is_filled(text: &str) -> bool {
 
 /// Adds a part of the reasoning: more of the last one if it has its index and type, else a new one.
 fn add_detail(details: &mut Vec<Value>, more: &Value, received: &mut Received) {
-    let is_same = |known: &Value| known["type"] == more["type"] && known["index"] == more["index"];
+    // Only the first piece of one may have its id.
+    let has_id = |known: &Value| known["id"].is_null() || more["id"].is_null() || known["id"] == more["id"];
+    let is_same =
+        |known: &Value| known["type"] == more["type"] && known["index"] == more["index"] && has_id(known);
     let Some(known) = details.last_mut().filter(|known| is_same(known)).and_then(Value::as_object_mut) else {
         received.block(more.to_string().len());
         return details.push(more.clone());
@@ -364,11 +407,12 @@ fn add_detail(details: &mut Vec<Value>, more: &Value, received: &mut Received) {
         let grows = matches!(field.as_str(), "text" | "summary" | "data");
         match (known.get_mut(field), value) {
             (_, Value::Null) => {}
+            // Sealed reasoning that is told twice; a text may well be the same twice.
+            (Some(before), value) if before == value && (!grows || field == "data") => {}
             (Some(Value::String(before)), Value::String(more)) if grows => {
                 received.more(more.len());
                 before.push_str(more);
             }
-            (Some(before), value) if before == value => {}
             (_, value) => {
                 received.more(field.len() + value.to_string().len());
                 known.insert(field.clone(), value.clone());

@@ -189,6 +189,13 @@ fn errors_in_the_stream_are_told_apart() {
         assert_eq!(error.kind, kind);
         assert!(error.message.contains("overloaded"));
     }
+    // Within a choice, as OpenRouter's documentation has it, and with its costs.
+    let within = json!({"choices": [{"delta": {}, "finish_reason": "error", "error": {"code": 400,
+        "message": "This endpoint's maximum context length is 8192 tokens."}}], "usage": {"prompt_tokens": 7}});
+    let within = error(&format!("data: {within}\n\n"), Decoding::default());
+    assert_eq!((within.kind, within.spent.input), (ModelErrorKind::TooLong, 7), "{within}");
+    let beside = json!({"error": {"code": 503, "message": "no"}, "usage": {"prompt_tokens": 7}});
+    assert_eq!(error(&format!("data: {beside}\n\n"), Decoding::default()).spent.input, 7);
     // As vLLM and llama.cpp have told them; see <https://github.com/ggml-org/llama.cpp/pull/16109> for the latter.
     for (event, kind) in [
         (
@@ -262,6 +269,59 @@ fn calls_of_servers_without_index_or_id_are_told_apart() {
         json!({"tool_calls": [call(Some("c2"), Some("g"), json!("}"))]}),
     ];
     assert_eq!(read(&in_parts), expected(&[("f", "{\"a\":1}"), ("g", "{}")]));
+    let mixed = [
+        json!({"tool_calls": [call(Some("c1"), Some("f"), json!("")), call(Some("c2"), Some("g"), json!(""))]}),
+        json!({"tool_calls": [call(Some("c1"), None, json!("{\"a\":1}"))]}),
+        json!({"tool_calls": [call(Some("c2"), None, json!("{\"b\":2}"))]}),
+    ];
+    assert_eq!(read(&mixed), expected(&[("f", "{\"a\":1}"), ("g", "{\"b\":2}")]));
+    // All with one index, as Gemini's early ones.
+    for [first, second] in [[json!("{\"a\":1}"), json!("{\"b\":2}")], [json!({"a": 1}), json!({"b": 2})]] {
+        for name in ["f", "g"] {
+            let one = |name: &str, arguments: &Value| {
+                let mut call = call(Some(""), Some(name), arguments.clone());
+                call["index"] = json!(0);
+                json!({"tool_calls": [call]})
+            };
+            let calls = read(&[one("f", &first), one(name, &second)]);
+            assert_eq!(calls, expected(&[("f", "{\"a\":1}"), (name, "{\"b\":2}")]));
+        }
+    }
+}
+
+#[test]
+fn a_call_that_is_told_once_more_at_the_end_is_made_once() {
+    let input = "{\"a\": 1}";
+    for id in [Some("c1"), None] {
+        let calls = calls(
+            &[part(0, id, Some("f"), ""), part(0, None, None, input), part(0, id, Some("f"), input)],
+            "stop",
+        );
+        let [call] = &calls[..] else { panic!("{calls:?}") };
+        assert_eq!((&call.input, &call.broken), (&json!({"a": 1}), &None));
+    }
+    let whole = |id: &str| json!({"id": id, "function": {"name": "f", "arguments": input}});
+    let calls = calls(
+        &[
+            json!({"tool_calls": [whole("c1"), whole("c2")]}),
+            json!({"tool_calls": [whole("c1"), whole("c2")]}),
+        ],
+        "stop",
+    );
+    assert!(calls.len() == 2 && calls.iter().all(|call| call.broken.is_none()), "{calls:?}");
+}
+
+/// `OpenRouter`'s, of models that seal what they think.
+#[test]
+fn sealed_reasoning_is_neither_mixed_nor_doubled() {
+    let sealed = |id: Option<&str>, data: &str| json!({"reasoning_details": [{"type": "reasoning.encrypted", "index": 0, "id": id, "data": data}]});
+    let deltas = [sealed(Some("a"), "X"), sealed(None, "Y"), sealed(Some("b"), "Z"), sealed(Some("b"), "Z")];
+    let answer = answer(&stream(&deltas, "stop"), Decoding::default());
+    let [Block::Thinking { signature: Some(kept), .. }] = &answer.blocks[..] else { panic!("{answer:?}") };
+    let kept: Value = serde_json::from_str(kept).unwrap();
+    let kept: Vec<_> =
+        kept.as_array().unwrap().iter().map(|detail| (&detail["id"], &detail["data"])).collect();
+    assert_eq!(kept, [(&json!("a"), &json!("XY")), (&json!("b"), &json!("Z"))]);
 }
 
 #[test]
@@ -277,11 +337,18 @@ fn each_servers_reason_to_stop_is_understood() {
         ("model_context_window_exceeded", StopCause::ContextFull),
         ("content_filter", StopCause::Refusal),
         ("sensitive", StopCause::Refusal),
+        ("content_filtered", StopCause::Refusal),
+        ("content_filter: SAFETY", StopCause::Refusal),
+        ("RECITATION", StopCause::Refusal),
     ] {
         assert_eq!(answer(&stream(&hi, reason), Decoding::default()).stop, stop, "{reason}");
     }
     for reason in ["insufficient_system_resource", "network_error", "error", "abort"] {
         assert_eq!(error(&stream(&hi, reason), Decoding::default()).kind, ModelErrorKind::Busy, "{reason}");
+    }
+    // Of Gemini behind this protocol.
+    for reason in ["function_call_filter: MALFORMED_FUNCTION_CALL", "malformed_function_call"] {
+        assert_eq!(error(&stream(&hi, reason), Decoding::default()).kind, ModelErrorKind::Broken, "{reason}");
     }
     // sglang's way to say that there is none (<https://github.com/sgl-project/sglang/issues/3912>).
     let ended = stream(&hi, "length");

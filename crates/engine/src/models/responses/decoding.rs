@@ -85,7 +85,7 @@ impl Event {
 /// The response at its end.
 #[derive(Deserialize)]
 struct End {
-    /// `LiteLLM` tells of a cut answer as completed too, and only here how it ended.
+    /// `LiteLLM` tells of a cut answer as completed too, and vLLM of one that it gave up: how it ended is only here.
     #[serde(default, deserialize_with = "if_readable")]
     status: Option<String>,
     #[serde(default, deserialize_with = "if_readable")]
@@ -213,8 +213,8 @@ impl Item {
         self.is_whole = true;
     }
 
-    /// Tells what is new. Whether there may be more.
-    fn tell(&mut self, parts: &mut VecDeque<Part>) -> bool {
+    /// Tells what is new, and the end of what is whole or `is_over`.
+    fn tell(&mut self, is_over: bool, parts: &mut VecDeque<Part>) {
         let kind = match self.kind {
             Kind::Thinking => BlockType::Thinking,
             Kind::Text => BlockType::Text,
@@ -231,11 +231,10 @@ impl Item {
             parts.push_back(Part::Delta(new.to_owned()));
             self.told = self.streamed.len();
         }
-        if self.is_whole && self.shown == Shown::Open {
+        if (self.is_whole || is_over) && self.shown == Shown::Open {
             parts.push_back(Part::Stop);
             self.shown = Shown::Ended;
         }
-        !self.is_whole
     }
 
     /// The block; none if there is nothing in it, such as reasoning that is neither shown nor wanted back.
@@ -261,9 +260,17 @@ impl Item {
         }
     }
 
+    fn is_refusal(&self) -> bool {
+        let parts = self.item.get("content").and_then(Value::as_array);
+        parts.into_iter().flatten().any(|part| part["refusal"].as_str().is_some_and(|text| !text.is_empty()))
+    }
+
     fn into_call(self, is_cut: bool) -> ToolUse {
         let text = |field: &str| self.item.get(field).and_then(Value::as_str).filter(|text| !text.is_empty());
-        let (input, broken) = tool_input(text("arguments").unwrap_or(&self.streamed));
+        let arguments = text("arguments").unwrap_or(&self.streamed);
+        let (input, broken) = tool_input(arguments);
+        // Where nothing but a beginning was told, nobody knows what it was to be.
+        let is_cut = is_cut || !self.is_whole && arguments.is_empty();
         let broken = broken.or_else(|| is_cut.then(|| CUT_OFF.to_owned()));
         let call_id = CallId::new();
         let provider_id = text("call_id").map_or_else(|| call_id.to_string(), str::to_owned);
@@ -274,13 +281,18 @@ impl Item {
 
 /// The text of a whole item; none of a call, whose arguments are read from the item.
 fn whole_text(kind: Kind, item: &Value) -> Option<String> {
-    let (parts, separator) = match kind {
-        Kind::Thinking => (&item["summary"], "\n\n"),
-        Kind::Text => (&item["content"], ""),
-        Kind::Call => return None,
-    };
     let text = |part: &Value| part["text"].as_str().or(part["refusal"].as_str()).map(str::to_owned);
-    Some(parts.as_array()?.iter().filter_map(text).collect::<Vec<_>>().join(separator))
+    let texts = |field: &str, separator: &str| {
+        let parts = item.get(field).and_then(Value::as_array)?;
+        Some(parts.iter().filter_map(text).collect::<Vec<_>>().join(separator))
+            .filter(|text| !text.is_empty())
+    };
+    match kind {
+        // Of models with open weights the content is the reasoning itself.
+        Kind::Thinking => texts("summary", "\n\n").or_else(|| texts("content", "")),
+        Kind::Text => texts("content", ""),
+        Kind::Call => None,
+    }
 }
 
 /// An item as it is sent back: all of it but what is empty, for which the provider has no room in a request.
@@ -308,7 +320,13 @@ impl Decoder for Decoding {
         match kind {
             EventKind::Completed | EventKind::Incomplete => {
                 let end = *needed(response, "response")?;
-                let is_cut = kind == EventKind::Incomplete || end.status.as_deref() == Some("incomplete");
+                let is_cut = match end.status.as_deref() {
+                    Some("failed" | "cancelled") => {
+                        self.count(end.usage.as_ref());
+                        return Err(broken_off());
+                    }
+                    status => kind == EventKind::Incomplete || status == Some("incomplete"),
+                };
                 self.end(end, is_cut, parts);
                 return Ok(());
             }
@@ -382,10 +400,16 @@ impl Decoding {
     /// Tells what is new of the items up to the first that is not whole.
     fn tell(&mut self, parts: &mut VecDeque<Part>) {
         for item in &mut self.items {
-            if item.tell(parts) {
+            item.tell(false, parts);
+            if !item.is_whole {
                 return;
             }
         }
+    }
+
+    /// Tells what is left of all items.
+    fn tell_end(&mut self, parts: &mut VecDeque<Part>) {
+        self.items.iter_mut().for_each(|item| item.tell(true, parts));
     }
 
     fn count(&mut self, usage: Option<&Usage>) {
@@ -410,31 +434,37 @@ impl Decoding {
         let stop = match (is_cut, reason.as_deref()) {
             (true, Some("content_filter")) => StopCause::Refusal,
             (true, _) => StopCause::Length,
-            (false, _) if self.refused => StopCause::Refusal,
+            (false, _) if self.refused || self.items.iter().any(Item::is_refusal) => StopCause::Refusal,
             (false, _) => StopCause::Done,
         };
+        self.tell_end(parts);
         let items = std::mem::take(&mut self.items);
         let last = items.len().saturating_sub(1);
-        let mut blocks = Vec::new();
-        for (at, mut item) in items.into_iter().enumerate() {
+        let block = |(at, item): (usize, Item)| {
             // A call that was under way when the answer was cut off, or by chance just whole.
             let is_cut = is_cut && (!item.is_whole || at == last);
-            item.is_whole = true;
-            item.tell(parts);
-            blocks.extend(item.into_block(is_cut));
-        }
+            item.into_block(is_cut)
+        };
+        let blocks = items.into_iter().enumerate().filter_map(block).collect();
         parts.push_back(Part::Done(Answer { blocks, usage: self.usage, stop }));
     }
 
     /// Adds what was not streamed of `output`, which has every item, though not at the index that it was streamed at.
     fn complete(&mut self, output: Vec<Value>, parts: &mut VecDeque<Part>) {
+        let with_kind = |item: Value| Some((Kind::of(&item)?, item, None));
+        let mut output: Vec<(Kind, Value, Option<usize>)> =
+            output.into_iter().filter_map(with_kind).collect();
+        // vLLM gives a call another id at the end (<https://github.com/vllm-project/vllm/issues/47916>): what was streamed
+        // and has no other of its own is it, for no call must be made once more.
+        for is_it in [has_call_id, may_be_named] {
+            for (kind, item, place) in output.iter_mut().filter(|(.., place)| place.is_none()) {
+                *place = self.found_at_end(*kind, |known| is_it(known, item));
+            }
+        }
         let (mut missing, mut behind) = (Vec::new(), 0);
-        for item in output {
-            let Some(kind) = Kind::of(&item) else { continue };
-            let streamed = self.streamed(kind, &item);
-            if let Some((at, known)) = streamed.and_then(|at| Some((at, self.items.get_mut(at)?))) {
+        for (kind, item, place) in output {
+            if let Some((at, known)) = place.and_then(|at| Some((at, self.items.get_mut(at)?))) {
                 behind = at + 1;
-                known.is_at_end = true;
                 if !known.is_whole {
                     known.end(item);
                 }
@@ -445,38 +475,44 @@ impl Decoding {
             }
         }
         // What is shown as open is ended before another is shown.
-        self.items.iter_mut().for_each(|item| item.is_whole = true);
-        self.tell(parts);
+        self.tell_end(parts);
         for (at, item) in missing.into_iter().rev() {
             self.items.insert(at, item);
         }
     }
 
-    /// The place of an item of the end among those that were streamed: of a call by its id; else, as of others, the next
-    /// of its kind.
-    fn streamed(&self, kind: Kind, item: &Value) -> Option<usize> {
-        let id = call_id(item);
-        let find = |known_as: Option<&str>| {
-            let is_it = |known: &Item| {
-                known.kind == kind && !known.is_at_end && (id.is_none() || call_id(&known.item) == known_as)
-            };
-            self.items.iter().position(is_it)
-        };
-        find(id).or_else(|| find(None))
+    /// The place of the first item of a kind that `is_it` and that the end has not been found to have before.
+    fn found_at_end(&mut self, kind: Kind, is_it: impl Fn(&Value) -> bool) -> Option<usize> {
+        let is_it = |known: &Item| known.kind == kind && !known.is_at_end && is_it(&known.item);
+        let at = self.items.iter().position(is_it)?;
+        self.items.get_mut(at)?.is_at_end = true;
+        Some(at)
     }
+}
+
+/// Whether two items are of one call.
+fn has_call_id(known: &Value, item: &Value) -> bool {
+    call_id(item).is_some() && call_id(known) == call_id(item)
+}
+
+/// Whether an item may be another as it was streamed, of which perhaps no more than a part was told.
+fn may_be_named(known: &Value, item: &Value) -> bool {
+    let name = known.get("name").filter(|name| name.as_str() != Some(""));
+    name.is_none() || name == item.get("name")
 }
 
 fn call_id(item: &Value) -> Option<&str> {
     item.get("call_id")?.as_str().filter(|id| !id.is_empty())
 }
 
-/// The id of the item that an event is of.
+/// The id of the item that an event is of. llama.cpp calls a call's item by the id of the call, and gave that alone until
+/// June 2026 (<https://github.com/ggml-org/llama.cpp/issues/20607>).
 fn item_id(data: &str, item: Option<&Value>) -> Option<String> {
     #[derive(Deserialize)]
     struct Named {
         item_id: Option<String>,
     }
-    let id = item.and_then(|item| item.get("id")?.as_str()).map(str::to_owned);
+    let id = item.and_then(|item| item.get("id")?.as_str().or(call_id(item))).map(str::to_owned);
     id.or_else(|| serde_json::from_str::<Named>(data).ok()?.item_id)
 }
 

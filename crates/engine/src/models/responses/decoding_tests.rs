@@ -307,6 +307,72 @@ fn items_without_an_index_are_told_apart_by_their_ids() {
     }
 }
 
+/// What llama.cpp sent until June 2026: a call has no id but its own, which names its item too.
+#[test]
+fn a_call_without_an_id_for_its_item_is_made_once() {
+    let call = |id: &str, input: &str| json!({"type": "function_call", "call_id": format!("fc_{id}"), "name": "t", "arguments": input});
+    let input = |id: &str, delta: &str| json!({"type": "response.function_call_arguments.delta", "item_id": format!("fc_{id}"), "delta": delta});
+    for ids in [&["one"][..], &["one", "two"]] {
+        let whole: Vec<Value> = ids.iter().map(|id| call(id, &format!("{{\"of\":\"{id}\"}}"))).collect();
+        let mut events = Vec::new();
+        for (id, whole) in ids.iter().zip(&whole) {
+            let arguments = whole["arguments"].as_str().unwrap();
+            events.extend([item("added", &call(id, "")), input(id, arguments)]);
+        }
+        events.extend(whole.iter().map(|whole| item("done", whole)));
+        let mut end = ended("completed", None);
+        end["response"]["output"] = json!(whole);
+        events.push(end);
+        let answer = answer(&stream(&events), Decoding::default());
+        let calls: Vec<_> =
+            answer.calls().map(|call| (&*call.provider_id, call.input["of"].clone())).collect();
+        let expected: Vec<_> = ids.iter().map(|id| (format!("fc_{id}"), json!(id))).collect();
+        assert_eq!(calls, expected.iter().map(|(id, of)| (&**id, of.clone())).collect::<Vec<_>>());
+    }
+}
+
+/// vLLM (<https://github.com/vllm-project/vllm/issues/47916>).
+#[test]
+fn a_call_that_has_another_id_at_the_end_is_made_once() {
+    let call = |id: &str, name: &str| json!({"type": "function_call", "call_id": id, "name": name, "arguments": "{\"a\":1}"});
+    let mut events = Vec::new();
+    for (index, name) in ["f", "g", "f"].into_iter().enumerate() {
+        let call = call(&format!("streamed_{index}"), name);
+        events.extend([at(item("added", &call), Some(index)), at(item("done", &call), Some(index))]);
+    }
+    let mut end = ended("completed", None);
+    end["response"]["output"] =
+        json!([call("end_0", "f"), call("end_1", "g"), call("end_2", "f"), call("more", "h")]);
+    events.push(end);
+    let answer = answer(&stream(&events), Decoding::default());
+    let calls: Vec<&str> = answer.calls().map(|call| call.provider_id.as_str()).collect();
+    assert_eq!(calls, ["streamed_0", "streamed_1", "streamed_2", "more"]);
+}
+
+#[test]
+fn a_call_of_which_only_the_beginning_was_told_is_marked() {
+    let events = [call_item(0, "", "added"), ended("completed", None)];
+    assert!(answer(&stream(&events), Decoding::default()).calls().all(|call| call.broken.is_some()));
+    let events = [call_item(0, "", "added"), call_item(0, "", "done"), ended("completed", None)];
+    assert!(answer(&stream(&events), Decoding::default()).calls().all(|call| call.broken.is_none()));
+}
+
+#[test]
+fn what_only_an_item_tells_is_read() {
+    let reasoning =
+        json!({"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": "Hm."}]});
+    let refusal = json!({"type": "message", "content": [{"type": "refusal", "refusal": "No."}]});
+    let events = [
+        at(item("done", &reasoning), Some(0)),
+        at(item("done", &refusal), Some(1)),
+        ended("completed", None),
+    ];
+    let answer = answer(&stream(&events), Decoding::default());
+    let thinking = Block::Thinking { thinking: "Hm.".into(), signature: None };
+    assert_eq!(answer.blocks, [thinking, Block::Text { text: "No.".into(), signature: None }]);
+    assert_eq!(answer.stop, StopCause::Refusal);
+}
+
 #[test]
 fn errors_in_the_stream_are_told_apart_and_cost_what_they_cost() {
     let failed = json!({"type": "response.failed", "response": {"status": "failed",
@@ -319,6 +385,12 @@ fn errors_in_the_stream_are_told_apart_and_cost_what_they_cost() {
     assert_eq!(error(&stream(&[too_long]), Decoding::default()).kind, ModelErrorKind::TooLong);
     let quota = json!({"type": "error", "code": "insufficient_quota", "message": "no", "param": null});
     assert_eq!(error(&stream(&[quota]), Decoding::default()).kind, ModelErrorKind::Quota);
+    for status in ["failed", "cancelled"] {
+        let mut given_up = ended(status, None);
+        given_up["type"] = json!("response.completed");
+        let given_up = error(&stream(&[given_up]), Decoding::default());
+        assert_eq!((given_up.kind, given_up.spent.input), (ModelErrorKind::Busy, 7), "{status}");
+    }
     for odd in [
         json!({"type": "response.failed"}),
         json!({"type": "response.failed", "response": "no object"}),
