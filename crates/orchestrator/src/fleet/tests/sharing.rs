@@ -21,7 +21,9 @@ async fn lesson_o03_a_thousand_admits_of_a_new_user_make_one_engine() {
     let answers = app.while_time_passes(SECOND, join_all(admits)).await;
     assert_eq!(answers[0].1["admitted"], true);
     assert_eq!(answers.len(), 1_000);
-    assert!(answers.iter().all(|answer| *answer == answers[0]));
+    for answer in &answers {
+        assert_eq!(*answer, answers[0]);
+    }
     assert_eq!(app.backend.count(Call::Launch), 1);
     assert_eq!(app.ledger().await, ["provision none→running auto_provision"]);
     app.assert_in_order().await;

@@ -2,6 +2,7 @@
 
 mod plans;
 
+use std::collections::HashSet;
 use std::time::Duration;
 
 use pretty_assertions::assert_eq;
@@ -41,6 +42,32 @@ async fn until<T>(mut asked: impl AsyncFnMut() -> Option<T>) -> T {
         }
     };
     tokio::time::timeout(LONG, found).await.expect("it never came")
+}
+
+/// The connection that a pool gives: the process that serves it.
+async fn served_by(connection: &mut sqlx::AnyConnection) -> String {
+    let pid = sqlx::query("SELECT CAST(pg_backend_pid() AS TEXT)");
+    pid.fetch_one(connection).await.unwrap().get(0)
+}
+
+#[tokio::test]
+async fn a_connection_is_kept_unless_it_was_left_in_a_transaction() {
+    let Some(fixture) = Fixture::on_server().await else { return };
+    for pool in [&fixture.registry.reads, &fixture.registry.writes] {
+        let mut servers = HashSet::new();
+        for _ in 0..50 {
+            servers.insert(served_by(&mut pool.acquire().await.unwrap()).await);
+        }
+        let most = pool.options().get_max_connections() as usize;
+        assert!(servers.len() <= most, "{servers:?}");
+        let mut left = pool.acquire().await.unwrap();
+        let server = served_by(&mut left).await;
+        sqlx::raw_sql("BEGIN").execute(&mut *left).await.unwrap();
+        drop(left);
+        for _ in 0..50 {
+            assert_ne!(served_by(&mut pool.acquire().await.unwrap()).await, server);
+        }
+    }
 }
 
 #[tokio::test]
