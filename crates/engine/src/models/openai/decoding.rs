@@ -122,10 +122,10 @@ impl CallDelta {
         self.function.as_ref()?.name.as_deref().filter(|name| is_filled(name))
     }
 
-    /// The arguments as they are kept, where there are any.
+    /// The arguments as they are kept, where there are any: blanks may follow a call that is whole.
     fn arguments(&self) -> Option<Cow<'_, str>> {
         match self.function.as_ref()?.arguments.as_ref()? {
-            Value::String(more) => Some(more.into()).filter(|more: &Cow<'_, str>| is_filled(more)),
+            Value::String(more) => (!more.trim().is_empty()).then(|| more.into()),
             whole @ Value::Object(_) => Some(whole.to_string().into()),
             _ => None,
         }

@@ -292,23 +292,20 @@ fn calls_of_servers_without_index_or_id_are_told_apart() {
 #[test]
 fn a_call_that_is_told_once_more_at_the_end_is_made_once() {
     let input = "{\"a\": 1}";
+    let called = |deltas: &[Value]| {
+        let calls = calls(deltas, "tool_calls");
+        calls.into_iter().map(|call| (call.input, call.broken)).collect::<Vec<_>>()
+    };
+    let once = (json!({"a": 1}), None);
     for id in [Some("c1"), None] {
-        let calls = calls(
-            &[part(0, id, Some("f"), ""), part(0, None, None, input), part(0, id, Some("f"), input)],
-            "stop",
-        );
-        let [call] = &calls[..] else { panic!("{calls:?}") };
-        assert_eq!((&call.input, &call.broken), (&json!({"a": 1}), &None));
+        let again = [part(0, id, Some("f"), ""), part(0, None, None, input), part(0, id, Some("f"), input)];
+        assert_eq!(called(&again), [once.clone()]);
+        let blank = [part(0, id, Some("f"), input), part(0, id, Some("f"), "\n")];
+        assert_eq!(called(&blank), [once.clone()]);
     }
     let whole = |id: &str| json!({"id": id, "function": {"name": "f", "arguments": input}});
-    let calls = calls(
-        &[
-            json!({"tool_calls": [whole("c1"), whole("c2")]}),
-            json!({"tool_calls": [whole("c1"), whole("c2")]}),
-        ],
-        "stop",
-    );
-    assert!(calls.len() == 2 && calls.iter().all(|call| call.broken.is_none()), "{calls:?}");
+    let all = json!({"tool_calls": [whole("c1"), whole("c2")]});
+    assert_eq!(called(&[all.clone(), all]), [once.clone(), once]);
 }
 
 /// `OpenRouter`'s, of models that seal what they think.
