@@ -299,9 +299,9 @@ fn a_call_that_is_told_once_more_at_the_end_is_made_once() {
     let once = (json!({"a": 1}), None);
     for id in [Some("c1"), None] {
         let again = [part(0, id, Some("f"), ""), part(0, None, None, input), part(0, id, Some("f"), input)];
-        assert_eq!(called(&again), [once.clone()]);
+        assert_eq!(called(&again), std::slice::from_ref(&once));
         let blank = [part(0, id, Some("f"), input), part(0, id, Some("f"), "\n")];
-        assert_eq!(called(&blank), [once.clone()]);
+        assert_eq!(called(&blank), std::slice::from_ref(&once));
     }
     let whole = |id: &str| json!({"id": id, "function": {"name": "f", "arguments": input}});
     let all = json!({"tool_calls": [whole("c1"), whole("c2")]});
