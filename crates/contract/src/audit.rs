@@ -94,8 +94,9 @@ pub struct AuditRow {
     /// That engine's user.
     #[schema(required)]
     pub user_id: Option<UserId>,
-    /// What happened.
-    pub event: AuditEvent,
+    /// What happened. A later version may have recorded what this one has no name for.
+    #[schema(value_type = AuditEvent)]
+    pub event: Box<str>,
     /// How long it took; null where that says nothing.
     #[schema(required)]
     pub duration_ms: Option<i64>,

@@ -251,6 +251,9 @@ impl Leash {
             ("HOME".into(), workspace.clone().into()),
             ("TMPDIR".into(), workspace.join(TEMPORARY).into()),
             ("LANG".into(), "C.UTF-8".into()),
+            // The host's own settings of git may hold credentials, so they cannot be read here; unless it is told that
+            // there are none, git takes that for an error and does nothing at all.
+            ("GIT_CONFIG_NOSYSTEM".into(), "1".into()),
         ];
         env.extend(command.env);
         Job {

@@ -114,7 +114,7 @@ async fn input_output_environment_and_code_are_the_programs() {
 async fn the_environment_is_clean() {
     let (_home, leash) = leash();
     let (_, out, _) = run(&leash, shell("env | cut -d= -f1 | sort | tr '\\n' ' '")).await;
-    assert_eq!(out, "HOME LANG PATH PWD TMPDIR ");
+    assert_eq!(out, "GIT_CONFIG_NOSYSTEM HOME LANG PATH PWD TMPDIR ");
 }
 
 #[tokio::test]

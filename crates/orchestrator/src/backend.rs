@@ -5,11 +5,13 @@
 
 mod blocking;
 mod bounded;
+mod data_root;
 pub(crate) mod docker;
 mod folder;
 mod locks;
 mod probe;
 pub(crate) mod process;
+mod removal;
 
 use std::fmt;
 use std::time::Duration;
@@ -21,6 +23,7 @@ use futures::stream::BoxStream;
 use secrecy::SecretString;
 
 pub(crate) use bounded::Bounded;
+pub(crate) use data_root::{DataRoot, KnownData, Marked, marked};
 pub(crate) use probe::{HttpProbe, Probe, Unwell};
 
 /// How a backend knows the process or container that runs an engine: text of its own making, unlike for any
@@ -51,6 +54,8 @@ pub(crate) struct Launch {
     pub(crate) product_id: ProductId,
     /// The change of the engine's row that it is launched for.
     pub(crate) generation: i64,
+    /// Whether this is the engine's first launch: the only one that makes its folder.
+    pub(crate) first: bool,
     pub(crate) image: EngineImage,
     /// The host port where it must listen.
     pub(crate) port: u16,
@@ -107,6 +112,10 @@ pub(crate) enum BackendError {
     /// It did not answer, or not in time. That says nothing about any engine.
     #[error("the backend that runs the engines cannot be reached: {0}")]
     Unreachable(String),
+    /// The engines' data is not there, for this reason: a disk that is not mounted, say. That says nothing about any
+    /// engine.
+    #[error("the engines' data is not there: {0}")]
+    NoData(String),
     /// It has no such image.
     #[error("the backend has no image {0}")]
     NoImage(EngineImage),
@@ -119,6 +128,17 @@ pub(crate) enum BackendError {
     /// It tried and failed.
     #[error("the backend failed: {0}")]
     Failed(String),
+}
+
+impl BackendError {
+    /// Whether it says something about the host, and nothing about the engine that was to be worked on: then that
+    /// stays as it is.
+    pub(crate) const fn is_about_the_host(&self) -> bool {
+        match self {
+            Self::Unreachable(_) | Self::NoData(_) | Self::Full(_) => true,
+            Self::NoImage(_) | Self::PortTaken(_) | Self::Failed(_) => false,
+        }
+    }
 }
 
 /// A backend's answer.
@@ -138,8 +158,11 @@ pub(crate) trait EngineBackend: Send + Sync + 'static {
     /// Whether nothing on the host holds `port`. Does not block.
     fn port_is_free(&self, port: u16) -> bool;
 
-    /// Launches an engine, after any earlier process or container of it is gone. Its folder is created if it
-    /// is missing.
+    /// Whether the engine's folder is there.
+    fn has_data(&self, engine_id: EngineId) -> Answer<'_, bool>;
+
+    /// Launches an engine, after any earlier process or container of it is gone. Its folder is made by its first
+    /// launch; without it, any other is [`BackendError::NoData`].
     fn launch(&self, launch: Launch) -> Answer<'_, Instance>;
 
     /// Asks the engine to end, and makes it after `grace`. Returns once it is gone.

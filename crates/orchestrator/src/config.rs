@@ -61,6 +61,8 @@ pub struct Config {
     pub catalog: PathBuf,
     /// What runs the engines.
     pub backend: BackendKind,
+    /// The name of another host that is off for good, whose engines may be launched anew on this one.
+    pub take_over_from: Option<String>,
 }
 
 /// The ports that engines may listen on, both ends included.
@@ -130,8 +132,13 @@ impl fmt::Display for Config {
             ("ORCH_DATA_ROOT_PATH", self.data_root.display().to_string()),
             ("ORCH_CATALOG_MOUNT_PATH", self.catalog.display().to_string()),
         ];
-        let lines: Vec<_> =
-            lines.iter().chain(&socket).map(|(name, value)| format!("{name}={value}")).collect();
+        let take_over_from = self.take_over_from.clone().map(|host| ("ORCH_TAKE_OVER_FROM", host));
+        let lines: Vec<_> = lines
+            .iter()
+            .chain(&socket)
+            .chain(&take_over_from)
+            .map(|(name, value)| format!("{name}={value}"))
+            .collect();
         f.write_str(&lines.join("\n"))
     }
 }
@@ -190,6 +197,7 @@ impl Config {
             // Engines as processes read it where it is; containers get it mounted from the host.
             |text| absolute(text).filter(|path| path.is_dir()),
         );
+        let take_over_from = reader.text("ORCH_TAKE_OVER_FROM").filter(|host| !host.is_empty());
         let required = database.zip(master_key).zip(admin_key).zip(engine_image);
         let config = required.map(|(((database, master_key), admin_key), engine_image)| Self {
             database,
@@ -206,6 +214,7 @@ impl Config {
             data_root,
             catalog,
             backend,
+            take_over_from,
         });
         reader.finish(config)
     }

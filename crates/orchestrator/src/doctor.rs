@@ -10,8 +10,9 @@ use std::path::{Path, PathBuf};
 use contract::EngineId;
 use service::env::{Env, Faults, Reader};
 
+use crate::backend::{Marked, marked};
 use crate::config::{BackendKind, DatabaseUrl, data_root};
-use crate::registry::{OpenRegistryError, engine_ids};
+use crate::registry::{Inventory, OpenRegistryError, inventory};
 
 /// Where the kernel lists the host's TCP sockets, by `proc_net(5)`.
 const SOCKETS: [&str; 2] = ["/proc/net/tcp", "/proc/net/tcp6"];
@@ -32,6 +33,15 @@ pub struct Doctor {
 /// Something that a person should look at.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Finding {
+    /// The folder of all engines does not hold this deployment's data.
+    NotOurData {
+        /// The folder.
+        folder: PathBuf,
+        /// The deployment that it belongs to; none if it belongs to none, or is not there.
+        deployment: Option<String>,
+    },
+    /// Engines that the registry knows, without their folders.
+    EnginesWithoutFolder(BTreeSet<String>),
     /// A folder of an engine that the registry does not know.
     FolderWithoutEngine(PathBuf),
     /// Ports on which services of this host listen on all addresses, so that containers reach them.
@@ -41,6 +51,25 @@ pub enum Finding {
 impl fmt::Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Self::NotOurData { folder, deployment: None } => write!(
+                f,
+                "{} (ORCH_DATA_ROOT_PATH) does not hold the data of the registry's engines: is its disk mounted? Until it \
+                 is there, no engine is launched",
+                folder.display()
+            ),
+            Self::NotOurData { folder, deployment: Some(id) } => write!(
+                f,
+                "{} (ORCH_DATA_ROOT_PATH) belongs to another deployment, {id}: until the right folder is there, no \
+                 engine is launched",
+                folder.display()
+            ),
+            Self::EnginesWithoutFolder(engines) => write!(
+                f,
+                "{} engine(s) of the registry have no folder in ORCH_DATA_ROOT_PATH, and cannot be launched: put their \
+                 folders back, or delete the engines if their data is to be given up: {}",
+                engines.len(),
+                engines.iter().map(String::as_str).collect::<Vec<_>>().join(", ")
+            ),
             Self::FolderWithoutEngine(folder) => write!(
                 f,
                 "{} belongs to no engine of the registry. It may hold a user's data, so it is never removed by itself: \
@@ -106,12 +135,37 @@ impl Doctor {
     /// See [`DoctorError`].
     pub async fn examine(&self) -> Result<Vec<Finding>, DoctorError> {
         let folders = self.folders()?;
-        let known = self.engines().await?;
-        let without = folders.into_iter().filter(|(engine_id, _)| !known.contains(engine_id));
-        let mut findings: Vec<_> = without.map(|(_, folder)| Finding::FolderWithoutEngine(folder)).collect();
+        let known = self.inventory().await?;
+        let mut findings: Vec<_> = self.of_root(&known)?.into_iter().collect();
+        if findings.is_empty() {
+            let with_folder: BTreeSet<_> = folders.iter().map(|(engine_id, _)| engine_id.as_str()).collect();
+            let without = known.settled.iter().filter(|engine_id| !with_folder.contains(engine_id.as_str()));
+            let without: BTreeSet<_> = without.cloned().collect();
+            findings.extend((!without.is_empty()).then_some(Finding::EnginesWithoutFolder(without)));
+        }
+        let without = folders.into_iter().filter(|(engine_id, _)| !known.engines.contains(engine_id));
+        findings.extend(without.map(|(_, folder)| Finding::FolderWithoutEngine(folder)));
         let open = if self.containers { open_ports() } else { BTreeSet::new() };
         findings.extend((!open.is_empty()).then_some(Finding::OpenToContainers(open)));
         Ok(findings)
+    }
+
+    /// What is wrong with the folder that holds all others.
+    fn of_root(&self, known: &Inventory) -> Result<Option<Finding>, DoctorError> {
+        let folder = || self.data_root.clone();
+        let Some(id) = &known.deployment_id else { return Ok(None) };
+        let marked = marked(&self.data_root, id);
+        let deployment = match marked.map_err(|source| DoctorError::Folder { folder: folder(), source })? {
+            Marked::Ours => return Ok(None),
+            Marked::Others(id) => Some(id),
+            // It is marked before the first launch, or by the next one of a version that marks.
+            Marked::Unmarked | Marked::Missing if known.settled.is_empty() => return Ok(None),
+            Marked::Unmarked if known.settled.iter().any(|id| self.data_root.join(id).is_dir()) => {
+                return Ok(None);
+            }
+            Marked::Unmarked | Marked::Missing => None,
+        };
+        Ok(Some(Finding::NotOurData { folder: folder(), deployment }))
     }
 
     /// The folders that are named like an engine's, in order.
@@ -133,15 +187,15 @@ impl Doctor {
         Ok(folders)
     }
 
-    async fn engines(&self) -> Result<std::collections::HashSet<String>, DoctorError> {
+    async fn inventory(&self) -> Result<Inventory, DoctorError> {
         let database = || self.database.clone();
         let unreadable = |source| DoctorError::Registry { database: database(), source };
         // SQLite does not say why it cannot open a file.
         if let DatabaseUrl::Sqlite(path) = &self.database {
             fs::File::open(path).map_err(|error| unreadable(error.into()))?;
         }
-        match engine_ids(&self.database).await {
-            Ok(Some(ids)) => Ok(ids),
+        match inventory(&self.database).await {
+            Ok(Some(inventory)) => Ok(inventory),
             Ok(None) | Err(OpenRegistryError::Corrupt(_)) => {
                 Err(DoctorError::Unknown { database: database() })
             }

@@ -55,7 +55,7 @@ use self::rate::RateLimiter;
 pub use self::supervision::Rules;
 use self::supervision::Supervision;
 pub(crate) use self::telemetry::Telemetry;
-use crate::backend::{Bounded, EngineBackend, Exit, Probe};
+use crate::backend::{Bounded, DataRoot, EngineBackend, Exit, Probe};
 use crate::config::PortRange;
 use crate::keys::Vault;
 use crate::registry::{EngineRow, Entry, Next, PortRule, Registry, RegistryError};
@@ -111,13 +111,14 @@ pub(crate) struct Parts {
     pub(crate) registry: Registry,
     pub(crate) vault: Vault,
     pub(crate) backend: Arc<dyn EngineBackend>,
+    pub(crate) data: DataRoot,
     pub(crate) probe: Arc<dyn Probe>,
     pub(crate) clock: Arc<dyn Clock>,
 }
 
 impl Fleet {
     pub(crate) fn new(settings: Settings, parts: Parts) -> Arc<Self> {
-        let Parts { registry, vault, backend, probe, clock } = parts;
+        let Parts { registry, vault, backend, data, probe, clock } = parts;
         let probing = Arc::clone(&backend);
         let leases = PortRule::new(settings.ports, move |port| probing.port_is_free(port));
         let (exits, _) = broadcast::channel(EXIT_BACKLOG);
@@ -128,7 +129,7 @@ impl Fleet {
             settings,
             registry,
             vault,
-            backend: Bounded::new(backend, Arc::clone(&clock)),
+            backend: Bounded::new(backend, Arc::clone(&clock), data),
             probe,
             ports: leases,
             clock,
@@ -215,10 +216,10 @@ impl Fleet {
         self.registry.close().await;
     }
 
-    /// Whether the registry has nothing to do.
+    /// Whether neither the registry nor a disk has anything to do.
     #[cfg(test)]
     pub(crate) fn is_quiet(&self) -> bool {
-        self.registry.is_quiet()
+        self.registry.is_quiet() && self.backend.is_quiet()
     }
 
     #[cfg(test)]

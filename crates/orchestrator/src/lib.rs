@@ -8,6 +8,7 @@ mod backend;
 pub mod config;
 pub mod doctor;
 mod fleet;
+mod host;
 mod http;
 mod keys;
 #[cfg(test)]

@@ -10,18 +10,20 @@ use service::clock::Clock;
 use service::lock::Holder;
 use service::serve::{Bounds, serve};
 use tokio::net::TcpListener;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use uuid::Uuid;
 
 use crate::backend::docker::{self, DockerBackend, NetworkFault};
 use crate::backend::process::{self, ProcessBackend};
-use crate::backend::{EngineBackend, HttpProbe, Probe};
+use crate::backend::{DataRoot, EngineBackend, HttpProbe, Probe};
 use crate::config::{BackendKind, Config, DatabaseUrl};
 use crate::fleet::{Fleet, Parts, Settings};
+use crate::host::Host;
 use crate::http;
 use crate::keys::{KeyError, Purpose, Vault};
-use crate::registry::{CANARY, DEPLOYMENT_ID, OpenRegistryError, Registry, RegistryError};
+use crate::registry::{CANARY, DEPLOYMENT_ID, HOST, OpenRegistryError, Registry, RegistryError};
 
 /// What the canary says. Known to all: it shows only whether the master key is the one that sealed it.
 pub(crate) const CANARY_SONG: &str = "roundhouse";
@@ -31,6 +33,11 @@ const STANDBY_PAUSE: Duration = Duration::from_secs(1);
 
 /// How long requests, and the changes that they began, may take to finish at shutdown.
 const DRAIN: Duration = Duration::from_secs(30);
+
+/// How much longer than [`DRAIN`] the background tasks and the registry's connections may take to end. What hangs
+/// then, as the server of a database may, is abandoned: claims are settled at the next start, and the locks go with
+/// the process.
+const CLOSING: Duration = Duration::from_millis(500);
 
 const BOUNDS: Bounds =
     Bounds { max_connections: 16_384, header_read_timeout: Duration::from_secs(30), drain: DRAIN };
@@ -48,10 +55,16 @@ struct Work {
 }
 
 impl Work {
-    async fn end(self) {
+    /// Ends the tasks. One that still waits for a backend or a database at `deadline` is left behind.
+    async fn end(self, deadline: Instant) {
         self.keeping.cancel();
         self.tasks.close();
-        self.tasks.wait().await;
+        if tokio::time::timeout_at(deadline, self.tasks.wait()).await.is_err() {
+            tracing::warn!(
+                tasks = self.tasks.len(),
+                "Not all background tasks have ended; they are abandoned."
+            );
+        }
     }
 }
 
@@ -130,6 +143,20 @@ pub enum OpenError {
         /// The registry.
         database: DatabaseUrl,
     },
+    /// The engines run on another host.
+    #[error(
+        "{engines} engine(s) of the registry {database} run on the host {host}, and this is another one: what runs there \
+         cannot be seen from here, and would be launched a second time. If that host is off for good, and \
+         ORCH_DATA_ROOT_PATH holds the same data here, set ORCH_TAKE_OVER_FROM={host}"
+    )]
+    Elsewhere {
+        /// The registry.
+        database: DatabaseUrl,
+        /// The other host's name.
+        host: String,
+        /// How many run there, or were being changed.
+        engines: u64,
+    },
     /// The registry cannot be used.
     #[error("the registry {database} cannot be opened: check its place, its permissions and the disk")]
     Registry {
@@ -183,6 +210,8 @@ impl Orchestrator {
     pub async fn open(config: Config, clock: Arc<dyn Clock>) -> Result<Self, OpenError> {
         let vault = Vault::new(&config.master_key).map_err(OpenError::Keys)?;
         let (registry, deployment_id) = open_registry(&config, &vault, clock.as_ref()).await?;
+        let known = registry.known_data().await.map_err(|error| of_registry(&config.database, error))?;
+        let data = DataRoot::new(config.data_root.clone(), deployment_id.clone(), known);
         let probe: Arc<dyn Probe> = Arc::new(HttpProbe { host: "127.0.0.1" });
         let backend: Arc<dyn EngineBackend> = match &config.backend {
             BackendKind::Process => {
@@ -210,7 +239,7 @@ impl Orchestrator {
                 Arc::new(backend)
             }
         };
-        Ok(Self::with(config, Parts { registry, vault, backend, probe, clock }))
+        Ok(Self::with(config, Parts { registry, vault, backend, data, probe, clock }))
     }
 
     /// An orchestrator over parts that are open already.
@@ -258,6 +287,7 @@ impl Orchestrator {
                 () = shutdown.cancelled() => false,
                 () = orchestrator.fleet.deposed() => true,
             };
+            let deadline = Instant::now() + DRAIN + CLOSING;
             orchestrator.fleet.end_streams();
             if deposed {
                 // What it does now comes to nothing: the registry takes no word of it.
@@ -266,12 +296,12 @@ impl Orchestrator {
                 orchestrator.fleet.abandon();
             }
             orchestrator.fleet.landed(DRAIN).await;
-            Ok(Some((orchestrator, work, deposed)))
+            Ok(Some((orchestrator, work, deposed, deadline)))
         };
         let ((), worked) = tokio::join!(serving, working);
-        let Some((orchestrator, work, deposed)) = worked? else { return Ok(()) };
-        work.end().await;
-        orchestrator.close().await;
+        let Some((orchestrator, work, deposed, deadline)) = worked? else { return Ok(()) };
+        work.end(deadline).await;
+        orchestrator.close_by(deadline).await;
         if deposed { Err(OpenError::Deposed { database }) } else { Ok(()) }
     }
 
@@ -310,11 +340,13 @@ impl Orchestrator {
         let work = self.begin();
         let drained = async {
             shutdown.cancelled().await;
+            let deadline = Instant::now() + DRAIN + CLOSING;
             self.fleet.end_streams();
             self.fleet.landed(DRAIN).await;
+            deadline
         };
-        tokio::join!(serve(listener, self.routes(), BOUNDS, shutdown.clone()), drained);
-        work.end().await;
+        let ((), deadline) = tokio::join!(serve(listener, self.routes(), BOUNDS, shutdown.clone()), drained);
+        work.end(deadline).await;
     }
 
     /// Begins all that an orchestrator does beside answering.
@@ -330,7 +362,13 @@ impl Orchestrator {
 
     /// Closes the registry. A change still under way is left, and settled at the next start.
     pub async fn close(self) {
-        self.fleet.close().await;
+        self.close_by(Instant::now() + DRAIN).await;
+    }
+
+    async fn close_by(self, deadline: Instant) {
+        if tokio::time::timeout_at(deadline, self.fleet.close()).await.is_err() {
+            tracing::warn!("The registry could not be closed in time; its connections are abandoned.");
+        }
     }
 
     /// The whole HTTP interface.
@@ -349,15 +387,7 @@ async fn open_registry(
     let registry = Registry::open(database, clock.now())
         .await
         .map_err(|error| OpenError::registry(database.clone(), error))?;
-    let failed = |error: RegistryError| {
-        let (database, out_of_reach) = (database.clone(), matches!(error, RegistryError::Away(_)));
-        let source = Box::new(error);
-        if out_of_reach {
-            OpenError::Unreachable { database, source }
-        } else {
-            OpenError::Registry { database, source }
-        }
-    };
+    let failed = |error| of_registry(database, error);
     let canary = vault.seal(DEPLOYMENT_ID, Purpose::Canary, CANARY_SONG).map_err(OpenError::Keys)?;
     let canary = registry.fact(CANARY, &canary).await.map_err(failed)?;
     let sings = vault.open(DEPLOYMENT_ID, Purpose::Canary, &canary);
@@ -366,7 +396,33 @@ async fn open_registry(
     }
     let new_id = Uuid::now_v7().simple().to_string();
     let deployment_id = registry.fact(DEPLOYMENT_ID, &new_id).await.map_err(failed)?;
+    check_host(config, &registry, Host::here()).await?;
     Ok((registry, deployment_id))
+}
+
+/// Makes sure that no engine runs on another host than `here`, where this is known, and that the next orchestrator
+/// knows this one's.
+async fn check_host(config: &Config, registry: &Registry, here: Option<Host>) -> Result<(), OpenError> {
+    let Some(here) = here else { return Ok(()) };
+    let database = &config.database;
+    let failed = |error| of_registry(database, error);
+    let last = registry.fact(HOST, &here.to_string()).await.map_err(failed)?;
+    let Some(last) = Host::parse(&last).filter(|last| !last.is(&here)) else { return Ok(()) };
+    let engines = registry.count_running().await.map_err(failed)?;
+    if engines > 0 && config.take_over_from.as_ref() != Some(&last.name) {
+        return Err(OpenError::Elsewhere { database: database.clone(), host: last.name, engines });
+    }
+    tracing::warn!(from = last.name, to = here.name, engines, "The deployment moves to this host.");
+    registry.replace_fact(HOST, &here.to_string()).await.map_err(failed)
+}
+
+fn of_registry(database: &DatabaseUrl, error: RegistryError) -> OpenError {
+    let database = database.clone();
+    match error {
+        RegistryError::Deposed => OpenError::Deposed { database },
+        error @ RegistryError::Away(_) => OpenError::Unreachable { database, source: Box::new(error) },
+        error => OpenError::Registry { database, source: Box::new(error) },
+    }
 }
 
 #[cfg(test)]

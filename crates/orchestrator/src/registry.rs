@@ -23,7 +23,9 @@ mod products;
 mod remote;
 mod reseal;
 mod row;
+mod set_aside;
 mod stamps;
+mod stored_policy;
 mod transition;
 mod verify;
 
@@ -42,7 +44,7 @@ pub(crate) use engines::{Claim, Move, NewEngine, Next, Page, PendingKey, Refused
 pub(crate) use error::RegistryError;
 use hold::Hold;
 pub(crate) use ledger::{Entry, Event};
-pub(crate) use meta::{CANARY, DEPLOYMENT_ID};
+pub(crate) use meta::{CANARY, DEPLOYMENT_ID, HOST};
 use news::News;
 pub(crate) use open::OpenRegistryError;
 use point::PointReads;
@@ -51,9 +53,10 @@ pub(crate) use ports::PortRule;
 pub(crate) use products::Product;
 pub(crate) use reseal::{ResealError, Sealed};
 pub(crate) use row::EngineRow;
+use set_aside::SetAside;
 pub(crate) use stamps::{Stamp, Supervised};
 pub use verify::{Break, Checked, VerifyError, verify};
-pub(crate) use verify::{engine_ids, is_there};
+pub(crate) use verify::{Inventory, inventory, is_there};
 
 /// One engine at most sits at each: a product's user.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -70,6 +73,8 @@ pub(crate) struct Registry {
     reads: AnyPool,
     point_reads: PointReads,
     news: Arc<News>,
+    /// Rows that this version cannot read.
+    set_aside: SetAside,
     /// How often the hot read was made.
     #[cfg(test)]
     hot_reads: std::sync::atomic::AtomicUsize,

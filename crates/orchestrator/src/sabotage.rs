@@ -77,6 +77,14 @@ pub(crate) enum Saboteur {
     TakeStrangers,
     /// Lets engines follow the deployment's image that are pinned to theirs.
     FollowPinned,
+    /// Takes whatever folder is there for the engines' data.
+    TrustAnyRoot,
+    /// Waits until the fleet is ready before it hears that it is to end.
+    AwaitReadiness,
+    /// Reads what is stored as strictly as what comes over the wire.
+    ReadStrictly,
+    /// Forgets a stop that the backend did not carry out in time.
+    ForgetStop,
 }
 
 /// Whether `saboteur` is at work.

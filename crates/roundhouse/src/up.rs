@@ -197,6 +197,7 @@ fn config(
         data_root: taken.join(ENGINES),
         catalog: taken.join(CATALOG),
         backend: BackendKind::Process,
+        take_over_from: None,
     })
 }
 

@@ -7,8 +7,10 @@ use contract::{EngineId, EngineImage};
 use futures::future::{Either, select};
 use futures::stream::BoxStream;
 use service::clock::Clock;
+use tokio::sync::Mutex;
 
-use super::{Answer, BackendError, Caps, EngineBackend, Exit, Instance, Launch, Listed};
+use super::blocking::blocking;
+use super::{Answer, BackendError, Caps, DataRoot, EngineBackend, Exit, Instance, Launch, Listed};
 use crate::sabotage::{self, Saboteur};
 
 /// Questions that change nothing.
@@ -22,19 +24,57 @@ const AFTER_GRACE: Duration = Duration::from_secs(5);
 /// A listing of everything.
 const LISTING: Duration = Duration::from_secs(10);
 
-/// A backend whose every call ends in bounded time: late, it counts as out of reach.
+/// A backend whose every call ends in bounded time: late, it counts as out of reach. What would make, remove or
+/// conclude something from the engines' data is asked only while that is there.
 pub(crate) struct Bounded {
     backend: Arc<dyn EngineBackend>,
     clock: Arc<dyn Clock>,
+    /// One look at the disk at a time: should it hang, it takes one thread.
+    data: Arc<Mutex<DataRoot>>,
 }
 
 impl Bounded {
-    pub(crate) fn new(backend: Arc<dyn EngineBackend>, clock: Arc<dyn Clock>) -> Self {
-        Self { backend, clock }
+    pub(crate) fn new(backend: Arc<dyn EngineBackend>, clock: Arc<dyn Clock>, data: DataRoot) -> Self {
+        Self { backend, clock, data: Arc::new(Mutex::new(data)) }
     }
 
+    /// Whether the backend can be reached, and the engines' data is there.
     pub(crate) async fn ping(&self) -> Result<(), BackendError> {
+        self.check_data().await?;
         self.within(QUESTION, self.backend.ping()).await
+    }
+
+    /// Fails unless the engines' data is there.
+    pub(crate) async fn check_data(&self) -> Result<(), BackendError> {
+        if sabotage::by(Saboteur::TrustAnyRoot) {
+            return Ok(());
+        }
+        let check = async {
+            let mut data = Arc::clone(&self.data).lock_owned().await;
+            blocking(move || Ok(data.check())).await
+        };
+        let checked = tokio::time::timeout(QUESTION, check).await;
+        let late =
+            |_| BackendError::NoData(format!("its disk does not answer within {} s", QUESTION.as_secs()));
+        checked.map_err(late)??.map_err(BackendError::NoData)
+    }
+
+    /// Whether nothing is read from a disk: it takes real time, whatever a test's clock shows.
+    #[cfg(test)]
+    pub(crate) fn is_quiet(&self) -> bool {
+        self.data.try_lock().is_ok()
+    }
+
+    /// Fails unless the data of this engine is there.
+    pub(crate) async fn check_data_of(&self, engine_id: EngineId) -> Result<(), BackendError> {
+        self.check_data().await?;
+        if self.within(QUESTION, self.backend.has_data(engine_id)).await? {
+            return Ok(());
+        }
+        Err(BackendError::NoData(format!(
+            "this engine's own folder, {engine_id} in ORCH_DATA_ROOT_PATH, is missing. Put it back; or delete the \
+             engine, if its data is to be given up"
+        )))
     }
 
     pub(crate) async fn check_image(&self, image: &EngineImage) -> Result<(), BackendError> {
@@ -42,6 +82,11 @@ impl Bounded {
     }
 
     pub(crate) async fn launch(&self, launch: Launch) -> Result<Instance, BackendError> {
+        if launch.first {
+            self.check_data().await?;
+        } else {
+            self.check_data_of(launch.engine_id).await?;
+        }
         self.within(LAUNCH, self.backend.launch(launch)).await
     }
 
@@ -58,10 +103,12 @@ impl Bounded {
     }
 
     pub(crate) async fn remove(&self, engine_id: EngineId) -> Result<(), BackendError> {
+        self.check_data().await?;
         self.within(REMOVAL, self.backend.remove(engine_id)).await
     }
 
     pub(crate) async fn list(&self) -> Result<Vec<Listed>, BackendError> {
+        self.check_data().await?;
         self.within(LISTING, self.backend.list()).await
     }
 

@@ -38,8 +38,11 @@ use super::locks::KeyedLocks;
 use super::{Answer, BackendError, Caps, EngineBackend, Exit, Instance, Launch, Listed};
 use crate::sabotage::{self, Saboteur};
 
-/// How long the first look at the network may take.
-const FIRST_LOOK: Duration = Duration::from_secs(5);
+/// How long the first look at the network may take: it is a part of the time in which an orchestrator is ready.
+const FIRST_LOOK: Duration = Duration::from_secs(2);
+
+/// How long a stop waits for the removal of the container, once the engine has ended.
+const TIDYING: Duration = Duration::from_secs(2);
 
 /// Where the Docker backend finds and keeps things.
 #[derive(Clone, Debug)]
@@ -156,7 +159,7 @@ impl Inner {
 
     async fn launch(&self, launch: &Launch) -> Result<Instance, BackendError> {
         self.clear(launch.engine_id).await?;
-        self.make_folder(launch.engine_id).await?;
+        self.prepare_folder(launch).await?;
         self.ensure_network().await?;
         match self.begin(launch).await {
             Err(error) if is_network_gone(&error) => {
@@ -169,16 +172,16 @@ impl Inner {
         .map_err(|error| of_launch(&error, launch))
     }
 
-    /// Makes the engine's folder, its user's own.
-    async fn make_folder(&self, engine_id: EngineId) -> Result<(), BackendError> {
-        let (folder, user) = (self.folders.of(engine_id), self.options.user);
+    /// Prepares the engine's folder, its user's own.
+    async fn prepare_folder(&self, launch: &Launch) -> Result<(), BackendError> {
+        let (folder, user, first) = (self.folders.of(launch.engine_id), self.options.user, launch.first);
         let path = folder.path().display().to_string();
-        let made = blocking(move || {
-            folder.create()?;
+        let prepared = blocking(move || {
+            folder.prepare(first)?;
             folder.give_to(user.uid, user.gid)
         });
-        let where_to = |why: String| format!("the engine's folder {path} cannot be made: {why}");
-        made.await.map_err(|error| match error {
+        let where_to = |why: String| format!("the engine's folder {path} cannot be used: {why}");
+        prepared.await.map_err(|error| match error {
             BackendError::Full(why) => BackendError::Full(where_to(why)),
             BackendError::Failed(why) => BackendError::Failed(where_to(why)),
             error => error,
@@ -238,16 +241,25 @@ impl Inner {
                 if container.life.is_alive() {
                     self.daemon.stop(&container.id, grace).await?;
                 }
-                // It has ended, which is what was asked; what is left of it is found again by its labels.
-                if let Err(error) = self.daemon.remove(&container.id).await {
-                    let error: &dyn std::error::Error = &error;
-                    tracing::warn!(%engine_id, error, "The container of a stopped engine could not be removed yet.");
-                }
+                self.tidy_up(engine_id, &container.id).await;
                 Ok(())
             };
             ended.await.map_err(|error| told(&error))?;
         }
         Ok(())
+    }
+
+    /// Removes the container of an engine that has ended, which is what was asked. Where this takes long, what is
+    /// left is found again by its labels: the stop is over, and its caller does not wait.
+    async fn tidy_up(&self, engine_id: EngineId, container: &str) {
+        match tokio::time::timeout(TIDYING, self.daemon.remove(container)).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => {
+                let error: &dyn std::error::Error = &error;
+                tracing::warn!(%engine_id, error, "The container of a stopped engine could not be removed yet.");
+            }
+            Err(_) => tracing::warn!(%engine_id, "The container of a stopped engine is still being removed."),
+        }
     }
 
     async fn kill(&self, engine_id: EngineId) -> Result<(), BackendError> {
@@ -321,6 +333,11 @@ impl EngineBackend for DockerBackend {
     /// What the daemon itself has promised to a container may not show here; then a launch says so.
     fn port_is_free(&self, port: u16) -> bool {
         TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok()
+    }
+
+    fn has_data(&self, engine_id: EngineId) -> Answer<'_, bool> {
+        let folder = self.inner.folders.of(engine_id);
+        Box::pin(blocking(move || folder.exists()))
     }
 
     fn launch(&self, launch: Launch) -> Answer<'_, Instance> {

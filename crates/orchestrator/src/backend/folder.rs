@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use contract::EngineId;
 use rustix::fs::OFlags;
 
+use super::removal::remove_all;
 use crate::sabotage::{self, Saboteur};
 
 /// The folder that holds one folder per engine.
@@ -42,11 +43,16 @@ impl Folder {
         &self.path
     }
 
-    /// Makes the folder if it is missing, for this user alone.
-    pub(super) fn create(&self) -> io::Result<()> {
-        if let Some(root) = self.path.parent() {
-            DirBuilder::new().recursive(true).mode(0o700).create(root)?;
+    /// Makes sure that the folder is there for a launch: the `first` one of an engine makes it, for this user alone.
+    /// Any other finds it, or the engine would begin anew with nothing.
+    pub(super) fn prepare(&self, first: bool) -> io::Result<()> {
+        if first || sabotage::by(Saboteur::EmptyFolder) {
+            return self.create();
         }
+        self.refuse_link()
+    }
+
+    fn create(&self) -> io::Result<()> {
         if sabotage::by(Saboteur::EmptyFolder) {
             self.remove()?;
         }
@@ -54,6 +60,11 @@ impl Folder {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => self.refuse_link(),
             made => made,
         }
+    }
+
+    /// Whether it is there.
+    pub(super) fn exists(&self) -> io::Result<bool> {
+        fs::exists(&self.path)
     }
 
     /// Makes the folder the property of a user and a group, unless it is already.
@@ -70,7 +81,7 @@ impl Folder {
         if sabotage::by(Saboteur::KeepFolder) {
             return Ok(());
         }
-        match self.refuse_link().and_then(|()| fs::remove_dir_all(&self.path)) {
+        match self.refuse_link().and_then(|()| remove_all(&self.path)) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
             removed => removed,
         }
@@ -168,7 +179,7 @@ mod tests {
 
     fn folder() -> (tempfile::TempDir, Folder) {
         let root = tempfile::tempdir().unwrap();
-        let folder = Folders::new(root.path().join("engines")).of(EngineId::new());
+        let folder = Folders::new(root.path().to_owned()).of(EngineId::new());
         (root, folder)
     }
 

@@ -186,6 +186,11 @@ impl EngineBackend for ProcessBackend {
         TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok()
     }
 
+    fn has_data(&self, engine_id: EngineId) -> Answer<'_, bool> {
+        let folder = self.inner.folders.of(engine_id);
+        Box::pin(blocking(move || folder.exists()))
+    }
+
     fn launch(&self, launch: Launch) -> Answer<'_, Instance> {
         Box::pin(async move {
             is_own(&launch.image)?;
@@ -199,7 +204,7 @@ impl EngineBackend for ProcessBackend {
             let launched = tokio::spawn(async move {
                 let folder = inner.folders.of(engine_id);
                 let command = spawn::command(&inner.options, &inner.label(engine_id), &launch, &folder);
-                let child = blocking(move || spawn::spawn(command, &folder)).await?;
+                let child = blocking(move || spawn::spawn(command, &folder, launch.first)).await?;
                 let process = Watched::own(child)
                     .map_err(|error| failed("a launched engine could not be watched", &error))?;
                 let process = Arc::new(process);

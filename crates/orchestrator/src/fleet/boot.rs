@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use contract::engine::{EngineHealth, HEALTHY};
+use contract::orchestrator::EngineStatus;
 use contract::{EngineId, EngineKey, Timestamp};
 use secrecy::SecretString;
 use tokio::sync::broadcast::{self, error::RecvError};
@@ -76,6 +77,15 @@ pub(super) enum Why {
 }
 
 impl Why {
+    /// Whether it says something about the host, and nothing about the engine.
+    pub(super) const fn is_about_the_host(&self) -> bool {
+        match self {
+            Self::Backend(error) => error.is_about_the_host(),
+            Self::Keys(_) | Self::NoPort | Self::Registry(_) => true,
+            Self::Exited(_) | Self::Late(_) => false,
+        }
+    }
+
     /// The cause as the ledger has it.
     pub(super) const fn cause(&self) -> &'static str {
         match self {
@@ -160,6 +170,7 @@ impl Fleet {
                 engine_id: row.engine_id,
                 product_id: row.seat.product_id,
                 generation: row.generation,
+                first: row.status == EngineStatus::Provisioning,
                 image: row.engine_version.clone(),
                 port: row.port.unwrap_or_default(),
                 key_hash: row.key_hash,
@@ -176,7 +187,7 @@ impl Fleet {
             match leased.map_err(|error| Why::Registry(Arc::new(error)))? {
                 Ok(port) => row.port = Some(port),
                 Err(Refused::NoPort) => return Err(Why::NoPort),
-                Err(Refused::Stale | Refused::Quota) => {
+                Err(Refused::Stale | Refused::Quota { .. } | Refused::Suspended | Refused::Image) => {
                     return Err(Why::Registry(Arc::new(RegistryError::ClaimLost {
                         engine_id: row.engine_id,
                     })));

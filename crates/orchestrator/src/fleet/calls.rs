@@ -48,8 +48,7 @@ impl Fleet {
         {
             return self.standing_record(seat, standing).map(Admission::admitted);
         }
-        let mut job = Job::new(seat, trigger, "admit");
-        job.max_engines = product.policy.max_engines;
+        let job = Job::new(seat, trigger, "admit");
         match self.pursue(&job).await? {
             Settled::Found(row) => self.record(*row).map(Admission::admitted),
             Settled::Denied(DenialReason::EngineNotFound) if let Some(denied) = denied => Err(denied),
@@ -65,7 +64,6 @@ impl Fleet {
         ask: ProvisionEngine,
     ) -> Result<ProvisionedEngine, FleetError> {
         let mut job = Job::new(seat(product, ask.user_id), Trigger::Provision, REQUESTED);
-        job.max_engines = product.policy.max_engines;
         job.version = ask.engine_version;
         if let Some(denied) = self.image_denied(product, job.version.as_ref()) {
             return Err(denied);

@@ -31,13 +31,21 @@ const CHECKS_AT_ONCE: usize = 256;
 /// Engines being put to sleep at once.
 const SLEEPS_AT_ONCE: usize = 32;
 
+/// The shortest wait for a restart that the host had no room for, or no data.
+const HOST_PAUSE: Duration = Duration::from_secs(30);
+
 /// The longest sleep of the loop that takes what is due.
 const LONGEST_SLEEP: Moment = 60_000;
 
 impl Fleet {
-    /// Does what is due, when it is due, until `shutdown`.
+    /// Does what is due, when it is due, until `shutdown`, which may come before the fleet is ready.
     pub(crate) async fn supervise(self: Arc<Self>, shutdown: CancellationToken) {
-        self.ready().await;
+        if sabotage::by(Saboteur::AwaitReadiness) {
+            self.ready().await;
+        }
+        if shutdown.run_until_cancelled(self.ready()).await.is_none() {
+            return;
+        }
         let tasks = TaskTracker::new();
         let (checks, sleeps) = (Semaphore::new(CHECKS_AT_ONCE), Semaphore::new(SLEEPS_AT_ONCE));
         let (checks, sleeps) = (Arc::new(checks), Arc::new(sleeps));
@@ -188,10 +196,11 @@ impl Fleet {
         }
     }
 
-    /// Why the backend cannot be reached, if it cannot: then an engine's silence may be ours.
+    /// Why the backend cannot be reached or the engines' data is not there, if so: then an engine's silence says
+    /// nothing about it.
     async fn backend_is_silent(&self) -> Option<String> {
         match self.backend.ping().await {
-            Err(BackendError::Unreachable(why)) => Some(why),
+            Err(BackendError::Unreachable(why) | BackendError::NoData(why)) => Some(why),
             Ok(()) | Err(_) => None,
         }
     }
@@ -268,10 +277,21 @@ impl Fleet {
 
     /// `failed`, with the next restart after so many attempts, if there is to be one.
     pub(super) fn failed(&self, attempts: i64) -> Next {
+        self.failed_with(attempts, Duration::ZERO)
+    }
+
+    /// `failed` still, after an attempt that said nothing about the engine: it is restarted as soon as the host may
+    /// be able to.
+    pub(super) fn failed_for_now(&self, attempts: i64) -> Next {
+        self.failed_with(attempts, HOST_PAUSE)
+    }
+
+    fn failed_with(&self, attempts: i64, at_least: Duration) -> Next {
         let rules = self.supervision.rules();
         let attempts = u32::try_from(attempts).unwrap_or(u32::MAX);
+        let base = rules.backoff_base.max(at_least);
         let wait =
-            (attempts < rules.max_restarts).then(|| backoff(attempts, rules.backoff_base, rules.backoff_max));
+            (attempts < rules.max_restarts).then(|| backoff(attempts, base, rules.backoff_max.max(at_least)));
         let at = |wait| self.now().unix_ms().saturating_add(moment(wait));
         Next::Failed {
             restart_at: wait.map(|wait| contract::Timestamp::from_unix_ms(at(wait))),

@@ -71,6 +71,12 @@ pub enum FleetError {
     /// The registry's server is out of reach.
     #[error("the registry cannot be reached; whether this was done is not known, ask again in a moment")]
     RegistryAway(#[source] Cause),
+    /// Another version wrote the engine's row.
+    #[error(
+        "the registry's record of this engine holds what this version cannot read (its {0}): the version that wrote it, \
+         or a later one, can"
+    )]
+    Unreadable(&'static str),
     /// Nothing waits for ever.
     #[error("a change of this engine took too long; it goes on, ask again later")]
     TooSlow,
@@ -119,7 +125,7 @@ impl FleetError {
             Self::BootTimeout(_) => ErrorCode::BootTimeout,
             Self::Backend(_) | Self::TooSlow => ErrorCode::BackendError,
             Self::RegistryAway(_) => ErrorCode::StartingUp,
-            Self::Internal(_) => ErrorCode::InternalError,
+            Self::Unreadable(_) | Self::Internal(_) => ErrorCode::InternalError,
         }
     }
 
@@ -142,6 +148,7 @@ impl FleetError {
             | Self::BootTimeout(_)
             | Self::Backend(_)
             | Self::TooSlow
+            | Self::Unreadable(_)
             | Self::Internal(_) => None,
         }
     }
@@ -168,6 +175,7 @@ impl From<RegistryError> for FleetError {
             error @ (RegistryError::Away(_) | RegistryError::Deposed) => {
                 Self::RegistryAway(Cause(Arc::new(error)))
             }
+            RegistryError::Unreadable { column } => Self::Unreadable(column),
             error => Self::internal(error),
         }
     }

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::calls::seat;
 use super::supervision::{Moment, Restart};
 use super::{Fleet, FleetError};
-use crate::backend;
+use crate::backend::{self, BackendError};
 use crate::registry::{EngineRow, Product};
 
 /// Moments that lie closer are the same.
@@ -34,7 +34,10 @@ impl Fleet {
             status: row.status,
             last_transition: self.registry.last_transition(&row).await?,
             next_action: self.next_action(&row),
-            awake_because: self.awake_because(&row).await,
+            awake_because: match self.no_data(&row).await {
+                Some(why) => Some(vec![why]),
+                None => self.awake_because(&row).await,
+            },
             restart_attempt: u32::try_from(row.restarts)
                 .ok()
                 .filter(|n| *n > 0 || row.status == EngineStatus::Failed)
@@ -52,6 +55,16 @@ impl Fleet {
             held.unwrap_or_else(|| backend::Caps::of(&self.policies.of(row.seat.product_id)));
         let caps = Caps { memory_mb, cpus, pids, applied: held.is_some() };
         (memory_mb.is_some() || cpus.is_some() || pids.is_some()).then_some(caps)
+    }
+
+    /// Why the engine cannot be launched, if its data is not there: in a sentence.
+    async fn no_data(&self, row: &EngineRow) -> Option<String> {
+        // Before its first boot is over, and while it is removed, its folder may be missing.
+        row.settled_status()?;
+        match self.backend.check_data_of(row.engine_id).await {
+            Err(BackendError::NoData(why)) => Some(format!("It cannot be launched: {why}.")),
+            Ok(()) | Err(_) => None,
+        }
     }
 
     fn next_action(&self, row: &EngineRow) -> NextAction {

@@ -20,7 +20,8 @@ use tracing::Instrument as _;
 use super::FleetError;
 use super::error::BrokenOff;
 use super::lifecycle::Change;
-use crate::registry::{EngineRow, RegistryError, Seat};
+use super::policies::suspended;
+use crate::registry::{EngineRow, Refused, RegistryError, Seat};
 
 /// Where something that was asked has ended.
 #[derive(Clone, Debug)]
@@ -48,6 +49,18 @@ pub(super) enum Ended {
 
 /// What a flight comes to.
 pub(super) type Outcome = Result<Settled, Ended>;
+
+impl From<Refused> for Ended {
+    fn from(refused: Refused) -> Self {
+        match refused {
+            // Of an engine that there is, the image is not judged here.
+            Refused::Stale | Refused::Image => Self::Stale,
+            Refused::NoPort => FleetError::PortExhaustion.into(),
+            Refused::Quota { max_engines } => FleetError::QuotaExceeded { max_engines }.into(),
+            Refused::Suspended => suspended().into(),
+        }
+    }
+}
 
 impl<E: Into<FleetError>> From<E> for Ended {
     fn from(error: E) -> Self {

@@ -6,13 +6,12 @@ use contract::EngineImage;
 use contract::orchestrator::EngineStatus;
 use serde_json::{Value, json};
 
-use super::boot::{NotBooted, Wants, Why};
+use super::Fleet;
+use super::boot::{NotBooted, Wants};
 use super::flight::{Ended, Flight, Outcome, Settled};
 use super::lifecycle::Change;
 use super::pursuit::Job;
-use super::{Fleet, FleetError};
-use crate::backend::BackendError;
-use crate::registry::{EngineRow, Entry, Event, Next, Refused};
+use crate::registry::{EngineRow, Entry, Event, Next};
 use crate::sabotage::{self, Saboteur};
 
 impl Fleet {
@@ -24,11 +23,11 @@ impl Fleet {
     ) -> Outcome {
         let image = self.image_for(&seen).clone();
         self.backend.check_image(&image).await?;
+        self.backend.check_data_of(seen.engine_id).await?;
         let claim = self.claim(flight.change);
         let mut row = match self.registry.claim(&seen, &claim, Some(&self.ports)).await? {
             Ok(row) => row,
-            Err(Refused::NoPort) => return Err(FleetError::PortExhaustion.into()),
-            Err(Refused::Stale | Refused::Quota) => return Err(Ended::Stale),
+            Err(refused) => return Err(refused.into()),
         };
         flight.claimed(row.generation);
         row.engine_version = image;
@@ -72,17 +71,10 @@ impl Fleet {
         }
         // As the registry has it: the image of a launch that failed is not what the engine runs.
         let row = EngineRow { engine_version: seen.engine_version.clone(), ..row.clone() };
-        let unchanged = matches!(
-            failure.why,
-            Why::Backend(BackendError::Unreachable(_) | BackendError::Full(_))
-                | Why::Keys(_)
-                | Why::NoPort
-                | Why::Registry(_)
-        );
         let (next, entry) = match row.status {
             // A start that a person asked for began the count of restarts anew.
             EngineStatus::Failed => (self.failed(row.restarts), None),
-            _ if unchanged => (Next::Unchanged, None),
+            _ if failure.why.is_about_the_host() => (Next::Unchanged, None),
             // Only moves into `failed` are crashes.
             _ => {
                 let mut entry = self.crash(&row, &failure.message(), failure.why.cause());

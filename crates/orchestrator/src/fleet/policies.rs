@@ -36,18 +36,24 @@ impl Policies {
 
 /// Whether `product` may make a call that is not only a look.
 pub(crate) fn may_act(product: &Product) -> Result<(), FleetError> {
-    if product.policy.is_suspended() {
-        return Err(FleetError::PolicyDenied("the product is suspended, and may only look".to_owned()));
-    }
-    Ok(())
+    if product.policy.is_suspended() { Err(suspended()) } else { Ok(()) }
+}
+
+/// What a suspended product is answered.
+pub(super) fn suspended() -> FleetError {
+    FleetError::PolicyDenied("the product is suspended, and may only look".to_owned())
+}
+
+/// What a product is answered whose policy does not allow `image`.
+pub(super) fn image_denied(image: &EngineImage) -> FleetError {
+    FleetError::PolicyDenied(format!("{image} is not among its allowed_engine_versions"))
 }
 
 impl Fleet {
     /// Why `product` may not provision an engine with `image`, by default the deployment's; none if it may.
     pub(super) fn image_denied(&self, product: &Product, image: Option<&EngineImage>) -> Option<FleetError> {
         let image = image.unwrap_or(&self.settings.engine_image);
-        let denied = || FleetError::PolicyDenied(format!("{image} is not among its allowed_engine_versions"));
-        (!product.policy.allows(image)).then(denied)
+        (!product.policy.allows(image)).then(|| image_denied(image))
     }
 
     /// Lets a product's engines be judged by this policy from now on, unless a later one is known.

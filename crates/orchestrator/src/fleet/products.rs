@@ -121,7 +121,7 @@ impl Fleet {
         let replaced = tokio::spawn(async move {
             let _turn = turn;
             let at = fleet.now();
-            let entry = |before: &Policy| Entry {
+            let entry = |before: &serde_json::Value| Entry {
                 at,
                 event: Event::PolicyUpdate,
                 engine: None,

@@ -9,6 +9,7 @@ use serde_json::json;
 use super::boot::{NotBooted, Wants};
 use super::flight::{Ended, Flight, Outcome, Settled};
 use super::lifecycle::{Change, Trigger};
+use super::policies::image_denied;
 use super::pursuit::Job;
 use super::{Fleet, FleetError};
 use crate::keys::{MasterKey, Purpose};
@@ -19,16 +20,12 @@ impl Fleet {
     pub(super) async fn provision_seat(self: &Arc<Self>, flight: &Arc<Flight>, job: &Job) -> Outcome {
         let engine = self.new_engine(job)?;
         self.backend.check_image(&engine.engine_version).await?;
+        self.backend.check_data().await?;
         let claim = self.claim(Change::Provision);
-        let mut row = match self.registry.claim_seat(&engine, &claim, job.max_engines, &self.ports).await? {
+        let mut row = match self.registry.claim_seat(&engine, &claim, &self.ports).await? {
             Ok(row) => row,
-            Err(Refused::Stale) => return Err(Ended::Stale),
-            Err(Refused::NoPort) => return Err(FleetError::PortExhaustion.into()),
-            Err(Refused::Quota) => {
-                return Err(
-                    FleetError::QuotaExceeded { max_engines: job.max_engines.unwrap_or_default() }.into()
-                );
-            }
+            Err(Refused::Image) => return Err(image_denied(&engine.engine_version).into()),
+            Err(refused) => return Err(refused.into()),
         };
         flight.claimed(row.generation);
         let booted = match self.boot(&mut row, Wants::AllWell).await {

@@ -19,8 +19,6 @@ use crate::sabotage::{self, Saboteur};
 pub(super) struct Job {
     pub(super) seat: Seat,
     pub(super) trigger: Trigger,
-    /// The product's limit, for a provision.
-    pub(super) max_engines: Option<u64>,
     /// The image asked for, for a provision.
     pub(super) version: Option<EngineImage>,
     /// Why, as the ledger has it.
@@ -32,7 +30,7 @@ pub(super) struct Job {
 impl Job {
     /// A job that provisions nothing.
     pub(super) const fn new(seat: Seat, trigger: Trigger, reason: &'static str) -> Self {
-        Self { seat, trigger, max_engines: None, version: None, reason, generation: None }
+        Self { seat, trigger, version: None, reason, generation: None }
     }
 }
 
@@ -122,6 +120,8 @@ impl Fleet {
         if let Some(row) = row.as_ref().filter(|row| row.claim.is_some())
             && decision != Decision::Make(Change::Destroy)
             && (job.trigger != Trigger::Look || decision == Decision::Wait)
+            // Its end is certain: who is refused because of it need not wait for whoever finishes it.
+            && !(row.status == EngineStatus::Destroying && matches!(decision, Decision::Refuse(_)))
             && self.flights.at(&job.seat).is_none()
         {
             return match self.put_in_order(row).await {

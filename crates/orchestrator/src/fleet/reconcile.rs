@@ -16,9 +16,13 @@ use super::exits::{STILL_ENDED, ended_by_itself};
 use super::flight::Ended;
 use super::telemetry::Repair;
 use super::{Fleet, FleetError};
-use crate::backend::Listed;
+use crate::backend::{BackendError, Listed};
 use crate::registry::{EngineRow, Move, RegistryError};
 use crate::sabotage::{self, Saboteur};
+
+/// How long readiness waits for the first comparison. With the first look at the backend before it, an orchestrator
+/// is ready within 10 seconds of having its registry.
+const FIRST_COMPARISON: Duration = Duration::from_millis(7_500);
 
 /// How often the comparison is made.
 const PERIOD: Duration = Duration::from_secs(30);
@@ -54,7 +58,7 @@ impl Fleet {
     pub(crate) async fn keep_in_order(self: Arc<Self>, shutdown: CancellationToken) {
         let keep = async {
             self.recall().await;
-            let mut findings = self.compare(Duration::ZERO).await;
+            let mut findings = self.first_comparison().await;
             self.ready.send_replace(true);
             loop {
                 match findings {
@@ -69,6 +73,17 @@ impl Fleet {
             }
         };
         shutdown.run_until_cancelled(keep).await;
+    }
+
+    /// The comparison that readiness waits for: a backend that does not answer does not hold it up.
+    async fn first_comparison(&self) -> Result<Findings, FleetError> {
+        tokio::select! {
+            compared = self.compare(Duration::ZERO) => compared,
+            () = self.clock.sleep(FIRST_COMPARISON) => {
+                let why = format!("it did not answer within {} s", FIRST_COMPARISON.as_secs_f64());
+                Err(BackendError::Unreachable(why).into())
+            }
+        }
     }
 
     /// Reads what an earlier orchestrator knew of policies and engines. Without it nothing can be supervised, so it
@@ -114,7 +129,12 @@ impl Fleet {
         self.bury(missing).await?;
         for process in listed.into_iter().filter(|process| !known.contains(&process.engine_id)) {
             // Read after the listing: an engine has its row before it has a process.
-            match self.registry.engine_by_id(process.engine_id).await? {
+            let row = match self.registry.engine_by_id(process.engine_id).await {
+                // Known, and to be left alone until a version runs that can read it.
+                Err(RegistryError::Unreadable { .. }) => continue,
+                row => row?,
+            };
+            match row {
                 None => findings.orphans.push(process),
                 // What is left of an engine that has failed is kept for its log.
                 Some(row) if row.status == EngineStatus::Failed && !process.alive => {}

@@ -6,16 +6,17 @@ use std::time::Duration;
 use contract::orchestrator::EngineStatus;
 use serde_json::{Value, json};
 
+use super::Fleet;
 use super::boot::{Booted, Wants};
 use super::flight::{Ended, Flight, Outcome, Settled};
 use super::lifecycle::Change;
-use super::{Fleet, FleetError};
 use crate::backend::BackendError;
-use crate::registry::{EngineRow, Entry, Event, Next, Refused};
+use crate::registry::{EngineRow, Entry, Event, Next};
 use crate::sabotage::{self, Saboteur};
 
 impl Fleet {
-    /// Attempts a restart. What keeps it from being attempted at all counts as no attempt.
+    /// Attempts a restart. What keeps it from being attempted at all counts as no attempt, and neither does what says
+    /// nothing about the engine, such as a full host.
     pub(super) async fn restart_engine(self: &Arc<Self>, flight: &Arc<Flight>, seen: EngineRow) -> Outcome {
         let image = self.image_for(&seen).clone();
         let permanent = match self.backend.check_image(&image).await {
@@ -23,14 +24,14 @@ impl Fleet {
             Err(error @ BackendError::NoImage(_)) if !sabotage::by(Saboteur::RetryForEver) => Some(error),
             Err(error) => return Err(error.into()),
         };
+        self.backend.check_data_of(seen.engine_id).await?;
         if sabotage::by(Saboteur::LaunchBeforeClaim) {
             let _ = self.boot(&mut seen.clone(), Wants::Brain).await;
         }
         let ports = permanent.is_none().then_some(&self.ports);
         let mut row = match self.registry.claim(&seen, &self.claim(Change::Restart), ports).await? {
             Ok(row) => row,
-            Err(Refused::NoPort) => return Err(FleetError::PortExhaustion.into()),
-            Err(Refused::Stale | Refused::Quota) => return Err(Ended::Stale),
+            Err(refused) => return Err(refused.into()),
         };
         flight.claimed(row.generation);
         // Those who wait for it share it from here on.
@@ -51,6 +52,11 @@ impl Fleet {
                 tracing::warn!(engine.id = %row.engine_id, reason = failure.message(), "A restart failed.");
                 // Until it is ended, the row keeps its claim.
                 self.backend.kill(row.engine_id).await?;
+                if failure.why.is_about_the_host() {
+                    let next = self.failed_for_now(row.restarts.saturating_sub(1));
+                    self.settle(&row, next, None).await.map_err(Ended::unsettled)?;
+                    return Err(failure.error().into());
+                }
                 let mut entry = self.attempt(&row, EngineStatus::Failed, &failure.message(), None);
                 if let Value::Object(detail) = &mut entry.detail {
                     detail.insert("cause".to_owned(), failure.why.cause().into());

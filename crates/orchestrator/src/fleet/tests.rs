@@ -2,7 +2,9 @@
 
 mod away;
 mod boots;
+mod data;
 mod deletes;
+mod endings;
 mod explanations;
 mod faults;
 mod flights;
@@ -13,3 +15,4 @@ mod restarts;
 mod rotation;
 mod sharing;
 mod supervision;
+mod versions;

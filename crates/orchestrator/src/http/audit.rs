@@ -121,5 +121,5 @@ fn stream(follower: Follower) -> impl Stream<Item = Result<Bytes, Infallible>> {
 /// A row as an event. Its data has no line breaks: JSON escapes them.
 fn frame(row: &AuditRow) -> String {
     let data = serde_json::to_string(row).unwrap_or_default();
-    format!("event: {}\nid: {}\ndata: {data}\n\n", row.event.as_str(), row.id)
+    format!("event: {}\nid: {}\ndata: {data}\n\n", row.event, row.id)
 }

@@ -110,7 +110,7 @@ fn read(row: &AnyRow) -> Result<AuditRow, RegistryError> {
         product_id: text(2)?.parse().ok().ok_or_else(unreadable("product_id"))?,
         engine_id: engine_id.transpose()?,
         user_id: user_id.transpose()?,
-        event: Event::from_name(&text(5)?).ok_or_else(unreadable("event"))?,
+        event: text(5)?.into(),
         duration_ms: row.try_get(6)?,
         detail: RawValue::from_string(text(7)?).ok().ok_or_else(unreadable("detail"))?,
         hash: text(8)?,

@@ -9,7 +9,7 @@ use super::ledger::{Entry, Ledger};
 use super::ports::PortRule;
 use super::row::{EngineRow, select_engines};
 use super::{Registry, RegistryError, Seat, Standing};
-use crate::backend::Instance;
+use crate::backend::{Instance, KnownData};
 use crate::fleet::lifecycle::Change;
 use crate::sabotage::{self, Saboteur};
 
@@ -48,8 +48,15 @@ pub(crate) struct Claim {
 pub(crate) enum Refused {
     /// The row is not as the caller saw it.
     Stale,
-    /// The product has as many engines as it may.
-    Quota,
+    /// The product has as many engines as its policy allows, which are these.
+    Quota {
+        /// Its limit.
+        max_engines: u64,
+    },
+    /// The product is suspended.
+    Suspended,
+    /// The product's policy does not allow the engine's image.
+    Image,
     /// No port could be had.
     NoPort,
 }
@@ -110,10 +117,30 @@ impl Registry {
         row.as_ref().map(EngineRow::read).transpose()
     }
 
-    /// The engines that run or are being changed, of all products.
+    /// The engines that run or are being changed, of all products. Rows that cannot be read are set aside.
     pub(crate) async fn running_engines(&self) -> Result<Vec<EngineRow>, RegistryError> {
         let query = sqlx::query(RUNNING_OR_CLAIMED);
-        within(query.fetch_all(&self.reads)).await?.iter().map(EngineRow::read).collect()
+        self.set_aside.read(&within(query.fetch_all(&self.reads)).await?)
+    }
+
+    /// How many engines run or are being changed.
+    pub(crate) async fn count_running(&self) -> Result<u64, RegistryError> {
+        let query =
+            sqlx::query("SELECT COUNT(*) FROM engines WHERE status = 'running' OR claim_kind IS NOT NULL");
+        let count: i64 = within(query.fetch_one(&self.reads)).await?.try_get(0)?;
+        Ok(count.unsigned_abs())
+    }
+
+    /// What there is to know of the engines' data.
+    pub(crate) async fn known_data(&self) -> Result<KnownData, RegistryError> {
+        const SOME: i64 = 64;
+        let engines = sqlx::query("SELECT engine_id FROM engines ORDER BY engine_id LIMIT $1").bind(SOME);
+        let engines = within(engines.fetch_all(&self.reads)).await?;
+        let provisioned = sqlx::query("SELECT COUNT(*) FROM products WHERE provisions > 0");
+        let provisioned: i64 = within(provisioned.fetch_one(&self.reads)).await?.try_get(0)?;
+        let any = !engines.is_empty() || provisioned > 0;
+        let ids: Vec<String> = engines.iter().map(|row| row.try_get(0)).collect::<Result<_, _>>()?;
+        Ok(KnownData { any, engines: ids.iter().filter_map(|id| id.parse().ok()).collect() })
     }
 
     /// The key that a rotation of this engine has pending.
@@ -131,7 +158,8 @@ impl Registry {
         Ok(Some(PendingKey { sealed, hash: KeyHash::from_hex(&hash).map_err(unreadable)? }))
     }
 
-    /// One page of a product's engines, oldest first, and how many there are in all.
+    /// One page of a product's engines, oldest first, and how many there are in all. Rows that cannot be read are
+    /// set aside, and counted.
     pub(crate) async fn list(
         &self,
         product_id: ProductId,
@@ -163,19 +191,26 @@ impl Registry {
         let rows = within(rows.bind(page.limit).bind(page.offset).fetch_all(&mut *transaction)).await?;
         let total: i64 = within(total.fetch_one(&mut *transaction)).await?.try_get(0)?;
         within(transaction.commit()).await?;
-        let engines = rows.iter().map(EngineRow::read).collect::<Result<_, _>>()?;
-        Ok((engines, total.unsigned_abs()))
+        Ok((self.set_aside.read(&rows)?, total.unsigned_abs()))
     }
 
-    /// Claims a seat for a new engine: row, quota and port in one transaction.
+    /// Claims a seat for a new engine: row, the product's policy and port in one transaction.
     pub(crate) async fn claim_seat(
         &self,
         engine: &NewEngine,
         claim: &Claim,
-        max_engines: Option<u64>,
         ports: &PortRule,
     ) -> Result<Claimed, RegistryError> {
         let mut ledger = self.ledger(engine.seat.product_id, 0).await?;
+        // Judged here, where the product's row is held: the caller may have waited since it was judged first, and once
+        // a policy has been replaced the old one lets nobody through any more.
+        let policy = self.stored_policy(&engine.seat.product_id.to_string(), ledger.policy());
+        if policy.is_suspended() {
+            return Ok(Err(Refused::Suspended));
+        }
+        if !policy.allows(&engine.engine_version) {
+            return Ok(Err(Refused::Image));
+        }
         let there = within(
             sqlx::query("SELECT 1 FROM engines WHERE product_id = $1 AND user_id = $2")
                 .bind(engine.seat.product_id.to_string())
@@ -186,7 +221,7 @@ impl Registry {
         if there.is_some() {
             return Ok(Err(Refused::Stale));
         }
-        if let Some(max) = max_engines {
+        if let Some(max_engines) = policy.max_engines {
             let count = within(
                 sqlx::query("SELECT COUNT(*) FROM engines WHERE product_id = $1")
                     .bind(engine.seat.product_id.to_string())
@@ -194,8 +229,8 @@ impl Registry {
             )
             .await?;
             let uncounted = u64::from(sabotage::by(Saboteur::QuotaOffByOne));
-            if count.try_get::<i64, _>(0)?.unsigned_abs() >= max.saturating_add(uncounted) {
-                return Ok(Err(Refused::Quota));
+            if count.try_get::<i64, _>(0)?.unsigned_abs() >= max_engines.saturating_add(uncounted) {
+                return Ok(Err(Refused::Quota { max_engines }));
             }
         }
         self.lock_several(ledger.connection()).await?;
@@ -258,6 +293,11 @@ impl Registry {
         ports: Option<&PortRule>,
     ) -> Result<Claimed, RegistryError> {
         let mut ledger = self.ledger(seen.seat.product_id, 0).await?;
+        let asked_for = matches!(claim.change, Change::Start | Change::Wake);
+        if asked_for && self.stored_policy(&seen.seat.product_id.to_string(), ledger.policy()).is_suspended()
+        {
+            return Ok(Err(Refused::Suspended));
+        }
         if ports.is_some() {
             self.lock_several(ledger.connection()).await?;
         }

@@ -29,18 +29,20 @@ pub(super) const METRICS: &str = "SELECT provisions, destroys, \
 const HOUR_MS: i64 = 3_600_000;
 
 impl Registry {
-    /// How many of a product's engines are in each state.
+    /// How many of a product's engines are in each state that this version knows.
     pub(crate) async fn count_by_status(
         &self,
         product_id: ProductId,
     ) -> Result<BTreeMap<EngineStatus, u64>, RegistryError> {
         let rows = within(sqlx::query(BY_STATUS).bind(product_id.to_string()).fetch_all(&self.reads)).await?;
         let count = |row: &sqlx::any::AnyRow| {
-            let status = EngineStatus::from_name(&row.try_get::<String, _>(0)?);
-            let status = status.ok_or(RegistryError::Unreadable { column: "status" })?;
-            Ok((status, row.try_get::<i64, _>(1)?.unsigned_abs()))
+            let Some(status) = EngineStatus::from_name(&row.try_get::<String, _>(0)?) else {
+                // Named wherever the rows themselves are read.
+                return Ok(None);
+            };
+            Ok(Some((status, row.try_get::<i64, _>(1)?.unsigned_abs())))
         };
-        rows.iter().map(count).collect()
+        rows.iter().filter_map(|row| count(row).transpose()).collect()
     }
 
     /// A product's figures as of `now`.

@@ -52,6 +52,8 @@ pub(super) struct Ledger {
     /// How many rows are still to be written.
     missing: i64,
     hash: String,
+    /// The product's policy as it is stored: in force until the transaction ends.
+    policy: String,
     /// Rows written that count towards the product's lifetime figures.
     provisions: i64,
     destroys: i64,
@@ -61,13 +63,13 @@ pub(super) struct Ledger {
 
 /// Takes a product's row, and with it the right to change what is the product's until the transaction ends.
 const TAKE: &str = "UPDATE products SET audit_seq = audit_seq + $1 WHERE product_id = $2 \
-                    RETURNING audit_seq, audit_hash";
+                    RETURNING audit_seq, audit_hash, policy";
 
 /// The same, as long as the registry is ours: whoever takes it over waits for those who have looked.
 const TAKE_FENCED: &str = "WITH held AS (SELECT 1 FROM meta WHERE name = 'epoch' AND value = $3 FOR SHARE) \
                            UPDATE products SET audit_seq = audit_seq + $1 \
                            WHERE product_id = $2 AND EXISTS (SELECT 1 FROM held) \
-                           RETURNING audit_seq, audit_hash";
+                           RETURNING audit_seq, audit_hash, policy";
 
 impl Registry {
     /// Begins a transaction on `product_id` that will write `rows` audit rows.
@@ -86,13 +88,14 @@ impl Registry {
             return Err(RegistryError::ProductGone);
         };
         let last_id: i64 = end.try_get(0)?;
-        let hash = end.try_get(1)?;
+        let (hash, policy) = (end.try_get(1)?, end.try_get(2)?);
         Ok(Ledger {
             transaction,
             product_id,
             id: last_id - rows,
             missing: rows,
             hash,
+            policy,
             provisions: 0,
             destroys: 0,
             news: Arc::clone(&self.news),
@@ -101,6 +104,11 @@ impl Registry {
 }
 
 impl Ledger {
+    /// The product's policy as it is stored.
+    pub(super) fn policy(&self) -> &str {
+        &self.policy
+    }
+
     /// Where further statements of the transaction run.
     pub(super) fn connection(&mut self) -> &mut AnyConnection {
         &mut self.transaction

@@ -1,4 +1,4 @@
-//! Facts about the deployment: its id, and the canary of its master key.
+//! Facts about the deployment: its id, its host, and the canary of its master key.
 
 use sqlx::Row as _;
 
@@ -9,6 +9,8 @@ use super::{Registry, RegistryError};
 pub(crate) const DEPLOYMENT_ID: &str = "deployment_id";
 /// The name of the sealed canary in the table.
 pub(crate) const CANARY: &str = "canary";
+/// The name of the host on which the engines run, in the table.
+pub(crate) const HOST: &str = "host";
 
 impl Registry {
     /// The fact called `name`; `first` becomes it if there is none yet.
@@ -27,5 +29,14 @@ impl Registry {
         .await?;
         within(transaction.commit()).await?;
         Ok(row.try_get(0)?)
+    }
+
+    /// Replaces the fact called `name`, which is there.
+    pub(crate) async fn replace_fact(&self, name: &str, value: &str) -> Result<(), RegistryError> {
+        let mut transaction = self.begin().await?;
+        let replace = sqlx::query("UPDATE meta SET value = $2 WHERE name = $1").bind(name).bind(value);
+        within(replace.execute(&mut *transaction)).await?;
+        within(transaction.commit()).await?;
+        Ok(())
     }
 }

@@ -15,6 +15,7 @@ use sqlx::{AnyConnection, AnyPool, ConnectOptions as _, Connection as _, Row as 
 
 use super::access::is_away;
 use super::point::{LocalReads, PointReads};
+use super::set_aside::SetAside;
 use super::{Lock, Registry, postgres};
 use crate::config::DatabaseUrl;
 use crate::sabotage::{self, Saboteur};
@@ -165,6 +166,7 @@ impl Registry {
             reads,
             point_reads,
             news: Arc::default(),
+            set_aside: SetAside::default(),
             #[cfg(test)]
             hot_reads: std::sync::atomic::AtomicUsize::default(),
             lock,

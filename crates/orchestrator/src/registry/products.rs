@@ -2,12 +2,14 @@
 
 use contract::orchestrator::Policy;
 use contract::{DisplayName, KeyHash, ProductId, Slug, Timestamp};
+use serde_json::Value;
 use sqlx::Row as _;
 use sqlx::any::AnyRow;
 
 use super::access::within;
 use super::chain::NO_HASH;
 use super::ledger::{self, Entry};
+use super::stored_policy::StoredPolicy;
 use super::{Registry, RegistryError};
 
 /// A product as the registry knows it.
@@ -71,13 +73,21 @@ impl Registry {
     /// The product whose platform key has this hash.
     pub(crate) async fn product_by_key(&self, hash: KeyHash) -> Result<Option<Product>, RegistryError> {
         let query = sqlx::query(select_product!("WHERE api_key_hash = $1")).bind(hash.to_hex());
-        within(query.fetch_optional(&self.reads)).await?.as_ref().map(read).transpose()
+        within(query.fetch_optional(&self.reads))
+            .await?
+            .as_ref()
+            .map(|row| self.read_product(row))
+            .transpose()
     }
 
     /// The product with this slug.
     pub(crate) async fn product_by_slug(&self, slug: &Slug) -> Result<Option<Product>, RegistryError> {
         let query = sqlx::query(select_product!("WHERE slug = $1")).bind(slug.as_str().to_owned());
-        within(query.fetch_optional(&self.reads)).await?.as_ref().map(read).transpose()
+        within(query.fetch_optional(&self.reads))
+            .await?
+            .as_ref()
+            .map(|row| self.read_product(row))
+            .transpose()
     }
 
     /// One page of all products, oldest first, and how many there are in all.
@@ -98,17 +108,17 @@ impl Registry {
         .await?;
         let total = within(sqlx::query("SELECT COUNT(*) FROM products").fetch_one(&mut *transaction)).await?;
         within(transaction.commit()).await?;
-        let products = rows.iter().map(read).collect::<Result<_, _>>()?;
+        let products = rows.iter().map(|row| self.read_product(row)).collect::<Result<_, _>>()?;
         Ok((products, total.try_get::<i64, _>(0)?.unsigned_abs()))
     }
 
-    /// Replaces a product's policy, with the audit row that `entry` makes of the old one. Returns the product as
+    /// Replaces a product's policy, with the audit row that `entry` makes of the stored one. Returns the product as
     /// it is then; none if there is no such product.
     pub(crate) async fn replace_policy(
         &self,
         product_id: ProductId,
         policy: &Policy,
-        entry: impl FnOnce(&Policy) -> Entry,
+        entry: impl FnOnce(&Value) -> Entry,
     ) -> Result<Option<Product>, RegistryError> {
         let mut ledger = match self.ledger(product_id, 1).await {
             Err(RegistryError::ProductGone) => return Ok(None),
@@ -120,8 +130,10 @@ impl Registry {
                 .fetch_one(ledger.connection()),
         )
         .await?;
-        let mut product = read(&row)?;
-        let entry = entry(&product.policy);
+        let mut product = self.read_product(&row)?;
+        // As it was stored: also what this version cannot read goes on record.
+        let before: String = row.try_get(3)?;
+        let entry = entry(&serde_json::from_str(&before).unwrap_or(Value::String(before)));
         within(
             sqlx::query("UPDATE products SET policy = $1, updated_at = $2 WHERE product_id = $3")
                 .bind(text(policy)?)
@@ -136,23 +148,36 @@ impl Registry {
         product.updated_at = Some(entry.at);
         Ok(Some(product))
     }
+
+    fn read_product(&self, row: &AnyRow) -> Result<Product, RegistryError> {
+        let text = |at: usize| row.try_get::<String, _>(at);
+        let unreadable = |column| move || RegistryError::Unreadable { column };
+        let product_id = text(0)?;
+        Ok(Product {
+            product_id: product_id.parse().ok().ok_or_else(unreadable("product_id"))?,
+            slug: Slug::new(text(1)?).ok().ok_or_else(unreadable("slug"))?,
+            display_name: DisplayName::new(text(2)?).ok().ok_or_else(unreadable("display_name"))?,
+            policy: self.stored_policy(&product_id, &text(3)?),
+            key_hash: KeyHash::from_hex(&text(4)?).ok().ok_or_else(unreadable("api_key_hash"))?,
+            created_at: Timestamp::from_unix_ms(row.try_get(5)?),
+            updated_at: row.try_get::<Option<i64>, _>(6)?.map(Timestamp::from_unix_ms),
+            audit_seq: row.try_get(7)?,
+        })
+    }
+
+    /// A stored policy as far as this version can read it. What it cannot read is named in the log.
+    pub(super) fn stored_policy(&self, product_id: &str, text: &str) -> Policy {
+        let StoredPolicy { policy, unknown, unreadable } = StoredPolicy::read(text);
+        for field in unknown {
+            self.set_aside.name("product, whose other limits hold,", product_id, &format!("policy.{field}"));
+        }
+        for field in unreadable {
+            self.set_aside.name("product, which is suspended,", product_id, &format!("policy.{field}"));
+        }
+        policy
+    }
 }
 
 fn text(policy: &Policy) -> Result<String, RegistryError> {
     serde_json::to_string(policy).map_err(|_| RegistryError::Unreadable { column: "policy" })
-}
-
-fn read(row: &AnyRow) -> Result<Product, RegistryError> {
-    let text = |at: usize| row.try_get::<String, _>(at);
-    let unreadable = |column| move || RegistryError::Unreadable { column };
-    Ok(Product {
-        product_id: text(0)?.parse().ok().ok_or_else(unreadable("product_id"))?,
-        slug: Slug::new(text(1)?).ok().ok_or_else(unreadable("slug"))?,
-        display_name: DisplayName::new(text(2)?).ok().ok_or_else(unreadable("display_name"))?,
-        policy: serde_json::from_str(&text(3)?).ok().ok_or_else(unreadable("policy"))?,
-        key_hash: KeyHash::from_hex(&text(4)?).ok().ok_or_else(unreadable("api_key_hash"))?,
-        created_at: Timestamp::from_unix_ms(row.try_get(5)?),
-        updated_at: row.try_get::<Option<i64>, _>(6)?.map(Timestamp::from_unix_ms),
-        audit_seq: row.try_get(7)?,
-    })
 }

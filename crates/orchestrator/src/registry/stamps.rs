@@ -51,7 +51,7 @@ pub(super) const STAMPS: &str = "SELECT engine_id, admitted_at, well_since, fail
 const STAMPS_PER_TRANSACTION: usize = 500;
 
 impl Registry {
-    /// All engines that run or are to be restarted.
+    /// All engines that run or are to be restarted. Rows that cannot be read are set aside.
     pub(crate) async fn supervised(&self) -> Result<Vec<Supervised>, RegistryError> {
         // One transaction, so that the two lists are of the same moment.
         let mut transaction = within(self.reads.begin()).await?;
@@ -68,13 +68,12 @@ impl Registry {
                 Stamp { admitted_at: moment(1)?, well_since: moment(2)?, failed_checks, ..Stamp::default() };
             known.insert(stamp.try_get::<String, _>(0)?, stamp_read);
         }
-        let supervised = rows.iter().map(|row| {
-            let row = EngineRow::read(row)?;
+        let supervised = self.set_aside.read(&rows)?.into_iter().map(|row| {
             let mut stamp = known.get(&row.engine_id.to_string()).copied().unwrap_or_default();
             (stamp.last_health_at, stamp.restarts) = (row.last_health_at, row.restarts);
-            Ok(Supervised { row, stamp })
+            Supervised { row, stamp }
         });
-        supervised.collect()
+        Ok(supervised.collect())
     }
 
     /// Writes what was learnt about running engines.
@@ -108,19 +107,18 @@ impl Registry {
         Ok(())
     }
 
-    /// Every product's policy, with the last number of its ledger.
+    /// Every product's policy as far as it can be read, with the last number of its ledger.
     pub(crate) async fn policies(&self) -> Result<Vec<(ProductId, i64, Policy)>, RegistryError> {
         let query = sqlx::query("SELECT product_id, policy, audit_seq FROM products");
         let rows = within(query.fetch_all(&self.reads)).await?;
         let read = |row: &sqlx::any::AnyRow| {
             let (product_id, policy): (String, String) = (row.try_get(0)?, row.try_get(1)?);
-            let unreadable = |column| RegistryError::Unreadable { column };
-            Ok((
-                product_id.parse().map_err(|_| unreadable("product_id"))?,
-                row.try_get(2)?,
-                serde_json::from_str(&policy).map_err(|_| unreadable("policy"))?,
-            ))
+            let Ok(id) = product_id.parse() else {
+                self.set_aside.name("product", &product_id, "product_id");
+                return Ok(None);
+            };
+            Ok(Some((id, row.try_get(2)?, self.stored_policy(&product_id, &policy))))
         };
-        rows.iter().map(read).collect()
+        rows.iter().filter_map(|row| read(row).transpose()).collect()
     }
 }

@@ -46,7 +46,7 @@ impl Fixture {
 
     async fn at(folder: tempfile::TempDir, database: TestDatabase) -> Self {
         let registry = Registry::open(database.url(), NOW).await.unwrap();
-        let product = product("demo");
+        let product = Product { policy: Policy::default(), ..product("demo") };
         let entry = Entry { engine: None, ..entry(EngineId::new(), Event::Register) };
         assert!(registry.register(&product, &entry).await.unwrap());
         let ports = PortRule::new(PortRange::new(9_001, 9_020).unwrap(), |_| true);
@@ -66,14 +66,20 @@ impl Fixture {
         }
     }
 
-    async fn claim_seat(&self, user: &str, max_engines: Option<u64>) -> Result<EngineRow, Refused> {
+    async fn claim_seat(&self, user: &str) -> Result<EngineRow, Refused> {
         let engine = self.new_engine(user);
-        self.registry.claim_seat(&engine, &claim(Change::Provision), max_engines, &self.ports).await.unwrap()
+        self.registry.claim_seat(&engine, &claim(Change::Provision), &self.ports).await.unwrap()
+    }
+
+    /// Gives the product this policy.
+    async fn limit(&self, policy: Policy) {
+        let entry = Entry { engine: None, ..entry(EngineId::new(), Event::PolicyUpdate) };
+        self.registry.replace_policy(self.product_id, &policy, |_| entry).await.unwrap().unwrap();
     }
 
     /// An engine at rest in `status`, or running.
     async fn settled(&self, user: &str, status: EngineStatus) -> EngineRow {
-        let row = self.claim_seat(user, None).await.unwrap();
+        let row = self.claim_seat(user).await.unwrap();
         let next = if status == EngineStatus::Running { running(&row) } else { Next::AtRest(status) };
         let entry = entry(row.engine_id, Event::Provision);
         self.registry.settle(&row, next, Some(&entry)).await.unwrap().unwrap()
@@ -198,9 +204,10 @@ async fn a_change_made_on_an_old_view_fails_whole() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn lesson_o11_two_hundred_claims_at_once_never_exceed_a_quota_of_ten() {
     let fixture = Arc::new(Fixture::new().await);
+    fixture.limit(Policy { max_engines: Some(10), ..Policy::default() }).await;
     let claims = (0..200).map(|user| {
         let fixture = Arc::clone(&fixture);
-        tokio::spawn(async move { fixture.claim_seat(&format!("u{user}"), Some(10)).await })
+        tokio::spawn(async move { fixture.claim_seat(&format!("u{user}")).await })
     });
     let mut ports = HashSet::new();
     let mut refused = 0;
@@ -208,7 +215,7 @@ async fn lesson_o11_two_hundred_claims_at_once_never_exceed_a_quota_of_ten() {
         match claimed.unwrap() {
             Ok(row) => assert!(ports.insert(row.port.unwrap()), "a port was leased twice"),
             Err(refusal) => {
-                assert_eq!(refusal, Refused::Quota);
+                assert_eq!(refusal, Refused::Quota { max_engines: 10 });
                 refused += 1;
             }
         }
@@ -221,7 +228,7 @@ async fn of_many_claims_of_one_seat_one_wins() {
     let fixture = Arc::new(Fixture::new().await);
     let claims = (0..30).map(|_| {
         let fixture = Arc::clone(&fixture);
-        tokio::spawn(async move { fixture.claim_seat("ann", None).await })
+        tokio::spawn(async move { fixture.claim_seat("ann").await })
     });
     let claims = join_all(claims).await;
     assert_eq!(claims.iter().filter(|claimed| claimed.as_ref().unwrap().is_ok()).count(), 1);
@@ -235,7 +242,7 @@ async fn ports_come_in_turn_and_last_ones_first() {
     assert_eq!((ann.port, bob.port), (Some(9_001), Some(9_002)));
     fixture.registry.settle(&bob, Next::Gone, None).await.unwrap();
     // The port just given up is not at once another user's.
-    assert_eq!(fixture.claim_seat("eve", None).await.unwrap().port, Some(9_003));
+    assert_eq!(fixture.claim_seat("eve").await.unwrap().port, Some(9_003));
     let again = fixture.registry.claim(&ann, &claim(Change::Start), Some(&fixture.ports)).await.unwrap();
     assert_eq!(again.unwrap().port, Some(9_001));
 }
@@ -252,9 +259,9 @@ async fn a_full_range_takes_from_those_at_rest_and_never_from_those_that_run() {
     let starting =
         fixture.registry.claim(&failed, &claim(Change::Start), Some(&fixture.ports)).await.unwrap();
     assert_eq!(starting.unwrap().port, failed.port);
-    assert_eq!(fixture.claim_seat("taker", None).await.unwrap().port, rests.port);
+    assert_eq!(fixture.claim_seat("taker").await.unwrap().port, rests.port);
     assert_eq!(fixture.registry.engine(&rests.seat).await.unwrap().unwrap().port, None);
-    assert_eq!(fixture.claim_seat("late", None).await.unwrap_err(), Refused::NoPort);
+    assert_eq!(fixture.claim_seat("late").await.unwrap_err(), Refused::NoPort);
     let refused = fixture.registry.claim(&rests, &claim(Change::Wake), Some(&fixture.ports)).await.unwrap();
     assert_eq!(refused.unwrap_err(), Refused::NoPort);
     assert_eq!(fixture.registry.engine(&rests.seat).await.unwrap().unwrap().claim, None);
@@ -266,7 +273,7 @@ async fn ports_that_something_else_holds_are_skipped() {
     let held = PortRule::new(PortRange::new(9_001, 9_005).unwrap(), |port| port == 9_004);
     let lease = async |user| {
         let engine = fixture.new_engine(user);
-        fixture.registry.claim_seat(&engine, &claim(Change::Provision), None, &held).await.unwrap()
+        fixture.registry.claim_seat(&engine, &claim(Change::Provision), &held).await.unwrap()
     };
     assert_eq!(lease("ann").await.unwrap().port, Some(9_004));
     assert_eq!(lease("bob").await.unwrap_err(), Refused::NoPort);

@@ -11,6 +11,7 @@ use sqlx::{AnyConnection, ConnectOptions as _, Connection as _, Row as _};
 
 use super::access::within;
 use super::chain::{Link, NO_HASH};
+use super::meta::DEPLOYMENT_ID;
 use super::open::{Database, OpenRegistryError, drivers, has_meta, is_known, url};
 use super::postgres;
 use crate::config::DatabaseUrl;
@@ -123,16 +124,35 @@ pub async fn verify(database: &DatabaseUrl, report: impl FnMut(Checked)) -> Resu
     }
 }
 
-/// The ids of all engines in `database`, destroyed ones left out, read beside whoever holds it; none if it is no registry.
-pub(crate) async fn engine_ids(database: &DatabaseUrl) -> Result<Option<HashSet<String>>, OpenRegistryError> {
+/// What a registry says of the data that should be there.
+#[derive(Debug)]
+pub(crate) struct Inventory {
+    /// None before the first start of an orchestrator is over.
+    pub(crate) deployment_id: Option<String>,
+    /// The ids of all engines, destroyed ones left out.
+    pub(crate) engines: HashSet<String>,
+    /// Those of engines that have been running: each has data.
+    pub(crate) settled: HashSet<String>,
+}
+
+/// The inventory of `database`, read beside whoever holds it; none if it is no registry.
+pub(crate) async fn inventory(database: &DatabaseUrl) -> Result<Option<Inventory>, OpenRegistryError> {
     let (mut connection, database) = connect(database).await?;
     if !is_known(&mut connection, database).await? {
         return Ok(None);
     }
-    let rows = sqlx::query(ENGINE_IDS).fetch_all(&mut connection).await?;
-    let ids = rows.iter().map(|row| row.try_get(0)).collect::<Result<_, _>>()?;
+    let fact = sqlx::query("SELECT value FROM meta WHERE name = $1").bind(DEPLOYMENT_ID);
+    let deployment_id = fact.fetch_optional(&mut connection).await?.map(|row| row.try_get(0)).transpose()?;
+    let mut inventory = Inventory { deployment_id, engines: HashSet::new(), settled: HashSet::new() };
+    for row in sqlx::query(ENGINES).fetch_all(&mut connection).await? {
+        let (engine_id, status): (String, String) = (row.try_get(0)?, row.try_get(1)?);
+        if !["provisioning", "destroying"].contains(&&*status) {
+            inventory.settled.insert(engine_id.clone());
+        }
+        inventory.engines.insert(engine_id);
+    }
     connection.close().await?;
-    Ok(Some(ids))
+    Ok(Some(inventory))
 }
 
 /// A connection that can only read.
@@ -184,7 +204,7 @@ async fn check(database: &DatabaseUrl, mut report: impl FnMut(Checked)) -> Resul
     Ok(true)
 }
 
-const ENGINE_IDS: &str = "SELECT engine_id FROM engines";
+const ENGINES: &str = "SELECT engine_id, status FROM engines";
 pub(super) const NEXT_PRODUCT: &str = "SELECT MIN(product_id) FROM products WHERE product_id > $1";
 pub(super) const ROWS: &str = "SELECT id, at, engine_id, user_id, event, duration_ms, detail, hash \
     FROM audit_log WHERE product_id = $1 ORDER BY id";

@@ -2,7 +2,7 @@
 //! that the test moves, and the real router.
 
 use std::collections::HashSet;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use tower::ServiceExt as _;
 
 use super::{FaultBackend, Seen, TestDatabase, on_postgres};
-use crate::backend::Launch;
+use crate::backend::{DataRoot, Launch};
 use crate::config::{BackendKind, Config, DEFAULT_NETWORK, DatabaseUrl, PortRange, Rules, VERSION};
 use crate::fleet::Parts;
 use crate::keys::{MasterKey, Vault};
@@ -100,7 +100,9 @@ impl TestApp {
     ) -> Self {
         let registry = Self::opened(&config.database, clock.now()).await;
         let vault = Vault::new(&config.master_key).unwrap();
+        let known = registry.known_data().await.unwrap();
         let parts = Parts {
+            data: DataRoot::new(config.data_root.clone(), "a deployment".to_owned(), known),
             registry,
             vault,
             backend: Arc::clone(&backend) as _,
@@ -175,6 +177,11 @@ impl TestApp {
     /// The image of engines that ask for none.
     pub(crate) fn config_image(&self) -> String {
         self.config.engine_image.as_str().to_owned()
+    }
+
+    /// Where the engines' folders would be.
+    pub(crate) fn data_root(&self) -> PathBuf {
+        self.config.data_root.clone()
     }
 
     /// The registry is full from now on, or is not any more.
@@ -491,5 +498,6 @@ fn config(folder: &tempfile::TempDir, database: DatabaseUrl) -> Config {
         data_root: folder.path().join("engines"),
         catalog: folder.path().join("catalog"),
         backend: BackendKind::Process,
+        take_over_from: None,
     }
 }

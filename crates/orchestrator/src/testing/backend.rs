@@ -206,6 +206,16 @@ impl FaultBackend {
         self.state().folders.clone()
     }
 
+    /// The folder of this engine is taken away.
+    pub(crate) fn lose_folder(&self, engine_id: EngineId) {
+        self.state().folders.remove(&engine_id);
+    }
+
+    /// The folder of this engine is there again.
+    pub(crate) fn put_folder_back(&self, engine_id: EngineId) {
+        self.state().folders.insert(engine_id);
+    }
+
     /// Ends an engine from outside.
     pub(crate) fn crash(&self, engine_id: EngineId) {
         self.end(engine_id, "signal: 9 (SIGKILL)");
@@ -335,7 +345,14 @@ impl EngineBackend for FaultBackend {
         !state.held_ports.contains(&port) && state.running.values().all(|(_, launch)| launch.port != port)
     }
 
+    fn has_data(&self, engine_id: EngineId) -> Answer<'_, bool> {
+        let has = self.state().folders.contains(&engine_id);
+        Box::pin(std::future::ready(Ok(has)))
+    }
+
     fn launch(&self, launch: Launch) -> Answer<'_, Instance> {
+        let has_data = self.state().folders.contains(&launch.engine_id);
+        assert!(launch.first || has_data, "only the first launch of an engine makes its folder");
         self.answer(Call::Launch, move |backend| {
             let engine_id = launch.engine_id;
             backend.end(engine_id, "replaced");

@@ -46,9 +46,9 @@ pub(super) fn command(options: &Options, label: &Label, launch: &Launch, folder:
 }
 
 /// Starts `command` in a session of its own, so that neither a terminal's signals nor the orchestrator's end
-/// reach it, with its output in the folder's log.
-pub(super) fn spawn(mut command: Command, folder: &Folder) -> io::Result<Box<dyn ChildWrapper>> {
-    folder.create()?;
+/// reach it, with its output in the folder's log. Its `first` launch makes the folder.
+pub(super) fn spawn(mut command: Command, folder: &Folder, first: bool) -> io::Result<Box<dyn ChildWrapper>> {
+    folder.prepare(first)?;
     let log = folder.open_log()?;
     command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
     let mut command = CommandWrap::from(command);

@@ -45,6 +45,7 @@ impl Fixture {
             engine_id: self.engine_id,
             product_id: ProductId::new(),
             generation: 1,
+            first: true,
             image: format!("svc-engine:{VERSION}").parse().unwrap(),
             port: 9_001,
             key_hash: EngineKey::generate().unwrap().hash(),
@@ -238,7 +239,7 @@ async fn lesson_o19_what_an_earlier_version_started_is_found_and_driven() {
     let mut command = tokio::process::Command::new("/bin/sh");
     command.arg0(&words[0]).args(&words[1..]).current_dir(fixture.home());
     let folder = fixture.backend.inner.folders.of(fixture.engine_id);
-    let mut earlier = spawn::spawn(command, &folder).unwrap();
+    let mut earlier = spawn::spawn(command, &folder, true).unwrap();
     fixture.log_has("ready").await;
     let listed = fixture.backend.list().await.unwrap();
     assert_eq!(listed.iter().map(|listed| listed.engine_id).collect::<Vec<_>>(), [fixture.engine_id]);

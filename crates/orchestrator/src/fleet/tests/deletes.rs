@@ -121,10 +121,10 @@ async fn a_delete_that_loses_the_backend_is_finished_later() {
     };
     app.while_time_passes(SECOND, gone).await;
     assert_eq!(app.ledger().await[1], "destroy running→none interrupted");
-    // or by the next who wants the seat.
+    // or by the next who is to be admitted.
     product.provision("ann").await;
     app.backend.script(Call::Remove, out_of_reach());
     assert_eq!(short(product.delete("ann").await), "502 BACKEND_ERROR");
-    assert_eq!(short(product.provision("ann").await), "200 running");
+    assert_eq!(short(product.admit("ann", json!({"auto_provision": true})).await), "200 running");
     app.assert_in_order().await;
 }

@@ -388,7 +388,17 @@ impl Moment<'_> {
     fn rest(&self, to: EngineStatus) -> Vec<Step> {
         match self.answer {
             Answer::Done => vec![self.step(self.seat.moved(to), Caller::Answered)],
-            Answer::Failed(Failure::Backend) => vec![self.step(self.seat.suspected(), Caller::Answered)],
+            // Out of reach from the beginning, nothing has changed; lost in the middle, it is finished at some time.
+            Answer::Failed(Failure::Backend) => {
+                let mut steps = vec![self.step(self.seat.suspected(), Caller::Answered)];
+                if self.world.faults {
+                    let mut step =
+                        self.claim(self.seat.clone(), Change::Rest(to), Outcome::Open, Caller::Answered);
+                    step.seat.claim.as_mut().unwrap().lost = true;
+                    steps.push(step);
+                }
+                steps
+            }
             Answer::TooSlow => {
                 let seat = self.seat.clone();
                 vec![self.claim(seat, Change::Rest(to), Outcome::Open, Caller::Answered)]

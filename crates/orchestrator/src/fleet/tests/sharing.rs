@@ -177,7 +177,7 @@ async fn while_an_engine_is_stopped() {
 }
 
 #[tokio::test]
-async fn a_stop_that_fails_does_not_fail_who_waits_for_it() {
+async fn a_stop_that_fails_is_finished_for_who_waits_for_it() {
     let app = TestApp::new().await;
     let product = app.product("demo", json!({})).await;
     product.provision("ann").await;
@@ -187,7 +187,7 @@ async fn a_stop_that_fails_does_not_fail_who_waits_for_it() {
         app.while_time_passes(SECOND, product.admit("ann", json!({}))).await
     };
     let (stopped, admitted) = tokio::join!(product.stop("ann"), meanwhile);
-    assert_eq!((short(stopped), short(admitted)), ("502 BACKEND_ERROR".into(), "200 running".into()));
+    assert_eq!((short(stopped), short(admitted)), ("502 BACKEND_ERROR".into(), "200 engine_stopped".into()));
     app.assert_in_order().await;
 }
 

@@ -123,7 +123,7 @@ async fn a_product_can_check_its_chain_itself() {
             Some(at.unix_ms().to_string()),
             engine_id.map(|id| id.to_string()),
             user_id.map(|id| id.to_string()),
-            Some(event.as_str().to_owned()),
+            Some(event.into_string()),
             duration_ms.map(|ms| ms.to_string()),
             Some(detail.get().to_owned()),
         ];

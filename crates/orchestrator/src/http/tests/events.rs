@@ -52,7 +52,7 @@ impl Stream {
         let id = lines.next().unwrap().strip_prefix("id: ").unwrap();
         let row: AuditRow =
             serde_json::from_str(lines.next().unwrap().strip_prefix("data: ").unwrap()).unwrap();
-        assert_eq!((lines.next(), row.event.as_str(), row.id.to_string().as_str()), (None, event, id));
+        assert_eq!((lines.next(), &*row.event, row.id.to_string().as_str()), (None, event, id));
         row
     }
 
@@ -88,7 +88,7 @@ async fn rows_come_as_they_are_committed() {
     product.stop("ann").await;
     for stream in [&mut from_now, &mut all, &mut after, &mut resumed] {
         let row = stream.row().await;
-        assert_eq!((row.id, row.event.as_str()), (3, "stop"));
+        assert_eq!((row.id, &*row.event), (3, "stop"));
     }
     // The very rows that the audit has.
     let (_, audit) = product.look("/audit?limit=1").await;
@@ -99,7 +99,7 @@ async fn rows_come_as_they_are_committed() {
     assert_eq!(row.detail.get(), audit["rows"][0]["detail"].to_string());
     // Changes of the policy are rows as well.
     product.limit(json!({"suspended": true})).await;
-    assert_eq!(from_now.row().await.event.as_str(), "policy_update");
+    assert_eq!(&*from_now.row().await.event, "policy_update");
     assert_eq!(Stream::open(&other, "?after=0", None).await.ids(2).await, [1, 2]);
 }
 

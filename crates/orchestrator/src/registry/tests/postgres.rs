@@ -101,7 +101,7 @@ async fn who_was_deposed_writes_nothing_any_more() {
     let refused = [
         registry.settle(&claimed, next, Some(&entry)).await.map(|_| ()),
         registry.claim(&claimed, &claim(Change::Destroy), None).await.map(|_| ()),
-        registry.claim_seat(&new, &claim(Change::Provision), None, &fixture.ports).await.map(|_| ()),
+        registry.claim_seat(&new, &claim(Change::Provision), &fixture.ports).await.map(|_| ()),
         registry.register(&other, &Entry { engine: None, ..entry.clone() }).await.map(|_| ()),
         registry.replace_policy(fixture.product_id, &Policy::default(), |_| entry.clone()).await.map(|_| ()),
         registry.stamp(&stamps).await,
@@ -238,7 +238,7 @@ async fn products_that_lease_ports_at_once_never_share_one() {
             let mut engine = fixture.new_engine(&format!("u{number}"));
             engine.seat.product_id = product_id;
             let claimed =
-                fixture.registry.claim_seat(&engine, &claim(Change::Provision), None, &fixture.ports).await;
+                fixture.registry.claim_seat(&engine, &claim(Change::Provision), &fixture.ports).await;
             let Ok(row) = claimed.unwrap() else { return };
             let rests = fixture.registry.settle(&row, Next::AtRest(EngineStatus::Sleeping), None).await;
             let rests = rests.unwrap().unwrap();

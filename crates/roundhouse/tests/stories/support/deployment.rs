@@ -207,6 +207,13 @@ impl Deployment {
         self.launch_with("ORCH_PORT", &(self.fleet.home.ports.first() + 1).to_string())
     }
 
+    /// Begins an orchestrator by another command line, with the same variables.
+    pub(crate) fn launch_by(&self, line: &[&str]) -> Orchestrator {
+        let program = self.fleet.home.run_program(line, &self.fleet.variables);
+        let base = format!("http://127.0.0.1:{}", self.fleet.variables["ORCH_PORT"]);
+        Orchestrator { program, base, admin_key: self.admin_key.clone() }
+    }
+
     /// Begins an orchestrator with another value of one variable.
     pub(crate) fn launch_with(&self, name: &str, value: &str) -> Orchestrator {
         let mut variables = self.fleet.variables.clone();

@@ -26,7 +26,6 @@ async fn lesson_o14_a_link_in_a_folders_place_is_not_followed() {
     let outside = fixture.folder().join("outside");
     std::fs::create_dir(&outside).unwrap();
     std::fs::write(outside.join("precious"), "data").unwrap();
-    std::fs::create_dir(&fixture.options.data_root).unwrap();
     symlink(&outside, fixture.options.data_root.join(fixture.engine_id.to_string())).unwrap();
     assert!(fixture.backend.launch(fixture.launch()).await.is_err());
     assert!(fixture.backend.remove(fixture.engine_id).await.is_err());

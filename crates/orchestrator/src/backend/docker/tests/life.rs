@@ -95,7 +95,7 @@ async fn lesson_o01_a_container_that_never_began_is_listed_replaced_and_removed(
     let engine_id = fixture.engine_id;
     let left_over = async || {
         let launch = fixture.launch();
-        fixture.backend.inner.make_folder(engine_id).await.unwrap();
+        fixture.backend.inner.prepare_folder(&launch).await.unwrap();
         fixture.backend.inner.ensure_network().await.unwrap();
         fixture.create(&container_name(engine_id), spec::container(&fixture.options, &launch)).await
     };

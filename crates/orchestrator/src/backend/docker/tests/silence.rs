@@ -11,7 +11,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::super::*;
 use super::support::{Fixture, SOCKET, another};
-use crate::backend::Bounded;
+use crate::backend::{Bounded, DataRoot, KnownData};
 
 /// What stands between the backend and the daemon does with a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -99,7 +99,8 @@ async fn lesson_o05_a_daemon_that_is_silent_is_out_of_reach_in_time() {
     let clock = Arc::new(ManualClock::at(Timestamp::from_unix_ms(1_795_174_231_042)));
     let options = fixture.with(|options| options.socket.clone_from(&proxy.socket));
     let backend = Arc::new(DockerBackend::new(options, Arc::clone(&clock) as _));
-    let bounded = Bounded::new(Arc::clone(&backend) as _, Arc::clone(&clock) as _);
+    let data = DataRoot::new(fixture.options.data_root.clone(), "d".to_owned(), KnownData::default());
+    let bounded = Bounded::new(Arc::clone(&backend) as _, Arc::clone(&clock) as _, data);
     fixture.launched(fixture.launch()).await;
     for mode in [Mode::Hang, Mode::Refuse, Mode::Hang] {
         proxy.set(mode);

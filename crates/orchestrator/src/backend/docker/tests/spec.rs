@@ -25,6 +25,7 @@ fn launch() -> Launch {
         engine_id: EngineId::new(),
         product_id: ProductId::new(),
         generation: 3,
+        first: true,
         image: "svc-engine:0.1.0".parse().unwrap(),
         port: 9_001,
         key_hash: KeyHash::from_hex(hash).unwrap(),

@@ -69,6 +69,7 @@ impl Fixture {
             catalog: folder.path().join("catalog"),
             user: User::of_engines(),
         };
+        std::fs::create_dir(&options.data_root).unwrap();
         std::fs::create_dir(&options.catalog).unwrap();
         std::fs::write(options.catalog.join("soul.md"), "who it is").unwrap();
         let backend = another(&options);
@@ -84,6 +85,7 @@ impl Fixture {
             engine_id,
             product_id: ProductId::new(),
             generation: 3,
+            first: true,
             image: self.image.clone(),
             port: free_port(),
             key_hash: EngineKey::generate().unwrap().hash(),

@@ -28,7 +28,7 @@ async fn lesson_o19_a_container_of_an_earlier_version_is_adopted_stopped_and_rem
         (kept["name"].as_str().unwrap().to_owned(), kept["body"].clone())
     };
     let launch_as_then = async || {
-        backend.inner.make_folder(*engine_id).await.unwrap();
+        backend.inner.prepare_folder(&fixture.launch_of(*engine_id)).await.unwrap();
         let port = free_port();
         let (name, body) = kept(port);
         let id = fixture.create(&name, serde_json::from_value(body).unwrap()).await;

@@ -82,8 +82,11 @@ impl Seat {
                 if world.sleeps {
                     seats.push((self.moved(EngineStatus::Sleeping), 0));
                     if world.faults {
-                        // It was to sleep, and nobody knows whether it has ended.
+                        // It was to sleep, and nobody knows whether it has ended: that is finished at some time.
                         seats.push((self.suspected(), 0));
+                        let rest = Claim::of(Change::Rest(EngineStatus::Sleeping), Outcome::Open);
+                        let claim = Some(Claim { lost: true, ..rest });
+                        seats.push((Self { claim, ..self.clone() }, 0));
                     }
                 }
             }

@@ -1,0 +1,196 @@
+//! The folder that holds all engines' folders, and the proof that it is this deployment's.
+//!
+//! A disk that is not mounted yet, a mistyped path and another host's folder all look like an empty folder. Launched
+//! into one of those, an engine would begin with an empty brain, and nobody would notice until the disk is back. So the
+//! root carries a marker with the deployment's id. It is written once, by a deployment that has no data to lose; from
+//! then on a root without it is one whose data is not there, and nothing is launched, removed or concluded from what
+//! runs until it is.
+
+use std::fs::{self, DirBuilder, OpenOptions};
+use std::io::{self, Write as _};
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+
+use contract::EngineId;
+
+/// The marker's name in the root. Later versions look for it: it never changes.
+const MARKER: &str = ".roundhouse-deployment";
+
+/// The longest marker that is read: an id and a line break, with room for a person's editor.
+const MAX_MARKER_BYTES: u64 = 256;
+
+/// What the registry knows of the engines whose data the root should hold.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct KnownData {
+    /// Whether an engine was ever provisioned: then there may be data to lose.
+    pub(crate) any: bool,
+    /// Some of the engines that there are. A root without a marker that holds the folder of one of them was made by a
+    /// version that wrote none.
+    pub(crate) engines: Vec<EngineId>,
+}
+
+/// The root of one deployment's data.
+#[derive(Debug)]
+pub(crate) struct DataRoot {
+    path: PathBuf,
+    deployment_id: String,
+    /// As the registry had it when it was opened.
+    known: KnownData,
+    /// Whether the marker was there since: what has been marked is never marked again.
+    seen: bool,
+}
+
+/// What a root's marker says.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Marked {
+    /// It is this deployment's.
+    Ours,
+    /// It is that of the deployment with this id.
+    Others(String),
+    /// There is no marker, and the root is a folder.
+    Unmarked,
+    /// There is no root.
+    Missing,
+}
+
+impl DataRoot {
+    pub(crate) fn new(path: PathBuf, deployment_id: String, known: KnownData) -> Self {
+        Self { path, deployment_id, known, seen: false }
+    }
+
+    /// Whether the deployment's data is there; if not, why, for people. Marks a root that has no marker if that is safe.
+    /// Blocks.
+    pub(crate) fn check(&mut self) -> Result<(), String> {
+        let path = self.path.display().to_string();
+        let marked = marked(&self.path, &self.deployment_id)
+            .map_err(|error| format!("the folder {path} (ORCH_DATA_ROOT_PATH) cannot be read: {error}"))?;
+        match marked {
+            Marked::Ours => {
+                self.seen = true;
+                Ok(())
+            }
+            Marked::Others(id) => Err(format!(
+                "the folder {path} (ORCH_DATA_ROOT_PATH) belongs to another deployment, {id}; this one is {}",
+                self.deployment_id
+            )),
+            Marked::Missing | Marked::Unmarked if self.may_be_marked() => self
+                .mark()
+                .map_err(|error| format!("the folder {path} (ORCH_DATA_ROOT_PATH) cannot be made: {error}")),
+            Marked::Missing => Err(format!(
+                "the folder {path} (ORCH_DATA_ROOT_PATH) is not there, although engines have their data in it: is its \
+                 disk mounted?"
+            )),
+            Marked::Unmarked => Err(format!(
+                "the folder {path} (ORCH_DATA_ROOT_PATH) does not hold the engines' data: is its disk mounted? If the \
+                 data was moved there, or is to begin anew, write {} into the file {MARKER} in it",
+                self.deployment_id
+            )),
+        }
+    }
+
+    /// Whether a root without a marker may be taken for this deployment's: there is no data that should be in it, or
+    /// some of that is in it.
+    fn may_be_marked(&self) -> bool {
+        let holds = |engine_id: &EngineId| self.path.join(engine_id.to_string()).is_dir();
+        !self.seen && (!self.known.any || self.known.engines.iter().any(holds))
+    }
+
+    /// Makes the root if it is missing, for this user alone, and marks it. A kill in between leaves a root without a
+    /// marker, which the next check marks.
+    fn mark(&mut self) -> io::Result<()> {
+        DirBuilder::new().recursive(true).mode(0o700).create(&self.path)?;
+        let temporary = self.path.join(format!("{MARKER}.{}", std::process::id()));
+        let written = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&temporary);
+        written.and_then(|mut file| {
+            writeln!(file, "{}", self.deployment_id)?;
+            file.sync_all()
+        })?;
+        fs::rename(&temporary, self.path.join(MARKER))?;
+        fs::File::open(&self.path)?.sync_all()?;
+        self.seen = true;
+        Ok(())
+    }
+}
+
+/// What the marker in `root` says to the deployment with this id. Blocks.
+pub(crate) fn marked(root: &Path, deployment_id: &str) -> io::Result<Marked> {
+    let marker = match fs::File::open(root.join(MARKER)) {
+        Ok(marker) => marker,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            return match fs::metadata(root) {
+                Ok(found) if found.is_dir() => Ok(Marked::Unmarked),
+                Ok(_) => Err(io::ErrorKind::NotADirectory.into()),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Marked::Missing),
+                Err(error) => Err(error),
+            };
+        }
+        Err(error) => return Err(error),
+    };
+    let text = io::read_to_string(io::Read::take(marker, MAX_MARKER_BYTES))?;
+    let id = text.trim();
+    Ok(if id == deployment_id { Marked::Ours } else { Marked::Others(id.to_owned()) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn root(path: &Path, known: KnownData) -> DataRoot {
+        DataRoot::new(path.join("engines"), "d1".to_owned(), known)
+    }
+
+    #[test]
+    fn a_deployment_without_data_makes_and_marks_its_root_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut fresh = root(folder.path(), KnownData::default());
+        fresh.check().unwrap();
+        fresh.check().unwrap();
+        let marker = fs::read_to_string(folder.path().join("engines").join(MARKER)).unwrap();
+        assert_eq!(marker, "d1\n");
+        // What has been marked is never taken for a fresh one again.
+        fs::remove_file(folder.path().join("engines").join(MARKER)).unwrap();
+        assert!(fresh.check().is_err());
+        fs::write(folder.path().join("engines").join(MARKER), marker).unwrap();
+        // With data, too, it is ours from now on.
+        root(folder.path(), KnownData { any: true, engines: vec![EngineId::new()] }).check().unwrap();
+    }
+
+    #[test]
+    fn without_its_data_a_deployment_makes_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut with_data = root(folder.path(), KnownData { any: true, engines: vec![EngineId::new()] });
+        assert!(with_data.check().unwrap_err().contains("is its disk mounted?"));
+        assert!(!folder.path().join("engines").exists());
+        fs::create_dir(folder.path().join("engines")).unwrap();
+        let refused = with_data.check().unwrap_err();
+        assert!(refused.contains("write d1 into the file"), "{refused}");
+        assert_eq!(fs::read_dir(folder.path().join("engines")).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn a_root_of_a_version_without_markers_is_known_by_an_engine_in_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let engines = vec![EngineId::new(), EngineId::new()];
+        fs::create_dir_all(folder.path().join("engines").join(engines[1].to_string())).unwrap();
+        root(folder.path(), KnownData { any: true, engines }).check().unwrap();
+        assert_eq!(marked(&folder.path().join("engines"), "d1").unwrap(), Marked::Ours);
+    }
+
+    #[test]
+    fn another_deployments_root_is_refused_and_left_as_it_is() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("engines");
+        DataRoot::new(path.clone(), "d2".to_owned(), KnownData::default()).check().unwrap();
+        let refused = root(folder.path(), KnownData::default()).check().unwrap_err();
+        assert!(refused.contains("another deployment, d2; this one is d1"), "{refused}");
+        assert_eq!(marked(&path, "d2").unwrap(), Marked::Ours);
+    }
+
+    #[test]
+    fn a_root_that_is_a_file_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join("engines"), "").unwrap();
+        let refused = root(folder.path(), KnownData::default()).check().unwrap_err();
+        assert!(refused.contains("engines (ORCH_DATA_ROOT_PATH) cannot be"), "{refused}");
+    }
+}

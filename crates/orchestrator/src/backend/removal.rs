@@ -1,0 +1,186 @@
+//! Removes a folder with all that is in it, whatever an engine's programs have made of it.
+//!
+//! The standard library's removal ends at the first directory that may not be written to, which an ordinary user's
+//! programs make all the time (Go's module cache is one), and it needs a descriptor and a stack frame per level. This one
+//! gives each directory back its owner's permissions first, follows no link, and takes the same memory for any depth:
+//! subdirectories are moved up to the folder itself before they are emptied.
+
+use std::ffi::{CStr, CString};
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
+use std::path::Path;
+
+use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, openat, renameat, statat, unlinkat};
+use rustix::io::Errno;
+
+/// So many entries of a directory are in memory at once.
+const BATCH: usize = 1_024;
+
+/// Removes the directory at `path`. Blocks. Fails with the path of what cannot be removed; what was removed until then
+/// is gone, and a later call goes on.
+pub(super) fn remove_all(path: &Path) -> io::Result<()> {
+    let root = open_dir(CWD, path).map_err(|error| named(path, error))?;
+    let mut moved = 0_u64;
+    // What an earlier, interrupted removal has moved up is emptied like any other.
+    loop {
+        let batch = entries(&root).map_err(|error| named(path, error))?;
+        if batch.is_empty() {
+            break;
+        }
+        for (name, is_dir) in batch {
+            let removed = if is_dir {
+                empty(root.as_fd(), &name, &mut moved)
+                    .and_then(|()| unlinkat(&root, &*name, AtFlags::REMOVEDIR).map_err(io::Error::from))
+            } else {
+                unlinkat(&root, &*name, AtFlags::empty()).map_err(io::Error::from)
+            };
+            removed.map_err(|error| named(&path.join(name.to_string_lossy().as_ref()), error))?;
+        }
+    }
+    fs::remove_dir(path).map_err(|error| named(path, error))
+}
+
+/// Empties the directory `name` of `root`: its files are removed, its subdirectories moved into `root`.
+fn empty(root: BorrowedFd<'_>, name: &CStr, moved: &mut u64) -> io::Result<()> {
+    let dir = open_dir(root, name)?;
+    loop {
+        let batch = entries(&dir)?;
+        if batch.is_empty() {
+            return Ok(());
+        }
+        for (name, is_dir) in batch {
+            if !is_dir {
+                unlinkat(&dir, &*name, AtFlags::empty())?;
+                continue;
+            }
+            // To be moved it has to be writable, for its `..` changes.
+            drop(open_dir(dir.as_fd(), &*name)?);
+            loop {
+                let unique = CString::new(format!(".removed-{moved}"))?;
+                *moved += 1;
+                match renameat(&dir, &*name, root, &*unique) {
+                    // Left behind by an earlier removal.
+                    Err(Errno::EXIST | Errno::NOTEMPTY) => {}
+                    renamed => break renamed?,
+                }
+            }
+        }
+    }
+}
+
+/// Opens the directory `name`, and gives its owner all permissions on it. A link is not followed.
+fn open_dir(parent: BorrowedFd<'_>, name: impl rustix::path::Arg + Copy) -> io::Result<OwnedFd> {
+    let directory = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    // Without any permission on it, it can still be named; through the descriptor it is this directory and no other.
+    let handle = openat(parent, name, OFlags::PATH | directory, Mode::empty())?;
+    let stat = rustix::fs::fstat(&handle)?;
+    let mode = Mode::from_raw_mode(stat.st_mode);
+    if !mode.contains(Mode::RWXU) {
+        let through = format!("/proc/self/fd/{}", handle.as_raw_fd());
+        rustix::fs::chmod(&*through, mode | Mode::RWXU)?;
+    }
+    Ok(openat(&handle, c".", OFlags::RDONLY | directory, Mode::empty())?)
+}
+
+/// Some of what is in a directory, each with whether it is one itself; nothing once it is empty.
+fn entries(dir: &OwnedFd) -> io::Result<Vec<(CString, bool)>> {
+    let mut entries = Vec::new();
+    // From its beginning: it has changed since it was last read.
+    let mut reader = Dir::read_from(dir)?;
+    reader.rewind();
+    for entry in reader {
+        let entry = entry?;
+        let name = entry.file_name();
+        if name == c"." || name == c".." {
+            continue;
+        }
+        let kind = match entry.file_type() {
+            FileType::Unknown => {
+                FileType::from_raw_mode(statat(dir, name, AtFlags::SYMLINK_NOFOLLOW)?.st_mode)
+            }
+            kind => kind,
+        };
+        entries.push((name.to_owned(), kind == FileType::Directory));
+        if entries.len() == BATCH {
+            break;
+        }
+    }
+    Ok(entries)
+}
+
+fn named(path: &Path, error: impl Into<io::Error>) -> io::Error {
+    let error = error.into();
+    if error.kind() == io::ErrorKind::NotFound {
+        return error;
+    }
+    io::Error::new(error.kind(), format!("{} cannot be removed: {error}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{PermissionsExt as _, symlink};
+
+    use rustix::fs::mkdirat;
+
+    use super::*;
+
+    fn lock(path: &Path, mode: u32) {
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    }
+
+    /// Runs as root as well, whom permissions do not bind: the story of an ordinary user's deployment is beside the
+    /// binary.
+    #[test]
+    fn directories_without_permissions_are_no_obstacle_and_links_are_not_followed() {
+        let folder = tempfile::tempdir().unwrap();
+        let outside = folder.path().join("outside");
+        fs::create_dir(&outside).unwrap();
+        fs::write(outside.join("kept"), "kept").unwrap();
+        let root = folder.path().join("engine");
+        let deep = root.join("workspace/go/pkg/mod/x@v1");
+        fs::create_dir_all(&deep).unwrap();
+        fs::write(deep.join("file"), "").unwrap();
+        fs::create_dir(root.join(".removed-0")).unwrap();
+        fs::write(root.join(".removed-0/left"), "").unwrap();
+        symlink(&outside, deep.join("link")).unwrap();
+        symlink("/nowhere", root.join("dangling")).unwrap();
+        for (path, mode) in [(&deep, 0o555), (&deep.parent().unwrap().to_owned(), 0), (&root, 0o500)] {
+            lock(path, mode);
+        }
+        remove_all(&root).unwrap();
+        assert!(!root.exists());
+        assert_eq!(fs::read_to_string(outside.join("kept")).unwrap(), "kept");
+        assert_eq!(fs::metadata(&outside).unwrap().permissions().mode() & 0o777, 0o755);
+    }
+
+    #[test]
+    fn a_tree_of_any_depth_and_width_is_removed() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path().join("engine");
+        fs::create_dir(&root).unwrap();
+        // Deeper than there are descriptors, and than a path may be long.
+        let mut dir = open_dir(CWD, &*root).unwrap();
+        for _ in 0..5_000 {
+            mkdirat(&dir, c"d", Mode::RWXU).unwrap();
+            dir = openat(&dir, c"d", OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()).unwrap();
+        }
+        drop(dir);
+        for number in 0..2_500 {
+            fs::write(root.join(format!("file-{number}")), "").unwrap();
+        }
+        remove_all(&root).unwrap();
+        assert!(!root.exists());
+    }
+
+    #[test]
+    fn what_is_not_there_is_told_from_what_cannot_be_removed() {
+        let folder = tempfile::tempdir().unwrap();
+        let missing = remove_all(&folder.path().join("missing")).unwrap_err();
+        assert_eq!(missing.kind(), io::ErrorKind::NotFound);
+        let file = folder.path().join("file");
+        fs::write(&file, "").unwrap();
+        let error = remove_all(&file).unwrap_err().to_string();
+        assert!(error.contains(file.to_str().unwrap()), "{error}");
+    }
+}

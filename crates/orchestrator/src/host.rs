@@ -1,0 +1,78 @@
+//! Which host a deployment's engines run on.
+//!
+//! Engines run on the host of their orchestrator. A standby on another host that took over a registry would list
+//! nothing of what runs on the first, take all of it for dead, and launch it anew beside what lives on. So the registry
+//! knows its host, and only an operator who made sure that the other host is off lets the deployment move.
+
+use std::fmt::{self, Write as _};
+use std::fs;
+
+use sha2::{Digest as _, Sha256};
+
+/// Where the system keeps the host's identity, by `machine-id(5)`.
+const MACHINE_ID: &str = "/etc/machine-id";
+
+/// A host: what tells it from all others, and its name for people.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Host {
+    /// Derived from the machine id, which is not to be shown as it is.
+    id: String,
+    pub(crate) name: String,
+}
+
+impl Host {
+    /// This host; none where it has no identity, as most containers have none.
+    pub(crate) fn here() -> Option<Self> {
+        let machine_id = fs::read_to_string(MACHINE_ID).ok()?;
+        let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
+        Self::of(&machine_id, name)
+    }
+
+    fn of(machine_id: &str, name: String) -> Option<Self> {
+        let machine_id = machine_id.trim();
+        let is_one = machine_id.len() == 32 && machine_id.bytes().all(|byte| byte.is_ascii_hexdigit());
+        let digest = Sha256::digest(format!("roundhouse host {machine_id}"));
+        let id = digest.iter().take(16).fold(String::new(), |mut id, byte| {
+            // A string takes whatever is written to it.
+            let _ = write!(id, "{byte:02x}");
+            id
+        });
+        is_one.then_some(Self { id, name })
+    }
+
+    /// Reads what `Display` writes.
+    pub(crate) fn parse(text: &str) -> Option<Self> {
+        let (id, name) = text.split_once(' ')?;
+        Some(Self { id: id.to_owned(), name: name.to_owned() })
+    }
+
+    /// Whether it is the same host, whatever it is called.
+    pub(crate) fn is(&self, other: &Self) -> bool {
+        self.id == other.id
+    }
+}
+
+impl fmt::Display for Host {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.id, self.name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_host_is_known_by_its_machine_id_alone_and_does_not_show_it() {
+        let machine_id = "3d1219c7c4c5404aaa1f6d2a48adfda4\n";
+        let here = Host::of(machine_id, "a".to_owned()).unwrap();
+        let read = Host::parse(&here.to_string()).unwrap();
+        assert_eq!(read, here);
+        assert!(read.is(&Host::of(machine_id, "renamed".to_owned()).unwrap()));
+        assert!(!read.is(&Host::of(&machine_id.replace('3', "4"), "a".to_owned()).unwrap()));
+        assert!(!here.to_string().contains(machine_id.trim()));
+        for nobody in ["", "\n", "uninitialized\n"] {
+            assert_eq!(Host::of(nobody, "a".to_owned()), None);
+        }
+    }
+}
