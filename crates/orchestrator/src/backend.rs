@@ -23,7 +23,7 @@ use futures::stream::BoxStream;
 use secrecy::SecretString;
 
 pub(crate) use bounded::Bounded;
-pub(crate) use data_root::{DataRoot, KnownData, Marked, marked};
+pub(crate) use data_root::{DataRoot, KnownData, Marked, NoData, marked};
 pub(crate) use probe::{HttpProbe, Probe, Unwell};
 
 /// How a backend knows the process or container that runs an engine: text of its own making, unlike for any
@@ -115,7 +115,7 @@ pub(crate) enum BackendError {
     /// The engines' data is not there, for this reason: a disk that is not mounted, say. That says nothing about any
     /// engine.
     #[error("the engines' data is not there: {0}")]
-    NoData(String),
+    NoData(NoData),
     /// It has no such image.
     #[error("the backend has no image {0}")]
     NoImage(EngineImage),
@@ -151,6 +151,9 @@ pub(crate) type Answer<'a, T> = BoxFuture<'a, Result<T, BackendError>>;
 pub(crate) trait EngineBackend: Send + Sync + 'static {
     /// Whether the backend can be reached.
     fn ping(&self) -> Answer<'_, ()>;
+
+    /// Whether it can launch no image but the deployment's own: then no engine can stay with an earlier one.
+    fn has_one_image(&self) -> bool;
 
     /// Fails unless `image` can be launched.
     fn check_image<'a>(&'a self, image: &'a EngineImage) -> Answer<'a, ()>;

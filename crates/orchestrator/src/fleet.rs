@@ -6,6 +6,7 @@
 //! hanging up.
 
 mod boot;
+mod boot_gate;
 mod calls;
 mod destroying;
 mod duties;
@@ -41,17 +42,19 @@ use std::time::Duration;
 use contract::{EngineImage, Timestamp};
 use secrecy::SecretString;
 use service::clock::Clock;
-use tokio::sync::{broadcast, watch};
+use tokio::sync::{Semaphore, broadcast, watch};
 use tokio_util::sync::CancellationToken;
 
 pub use error::FleetError;
 pub(crate) use events::{Follower, Told};
 pub(crate) use policies::may_act;
 
+use self::boot_gate::BootGate;
 use self::flight::Flights;
 use self::policies::Policies;
 use self::products::ProductCache;
 use self::rate::RateLimiter;
+use self::reads::LOG_READERS;
 pub use self::supervision::Rules;
 use self::supervision::Supervision;
 pub(crate) use self::telemetry::Telemetry;
@@ -82,8 +85,10 @@ pub struct Fleet {
     rates: RateLimiter,
     flights: Arc<Flights>,
     supervision: Supervision,
+    boot_gate: BootGate,
     policies: Policies,
     telemetry: Telemetry,
+    log_readers: Semaphore,
     exits: broadcast::Sender<Exit>,
     ready: watch::Sender<bool>,
     /// Streams that would never end by themselves end with this.
@@ -124,8 +129,10 @@ impl Fleet {
         let (exits, _) = broadcast::channel(EXIT_BACKLOG);
         Arc::new(Self {
             supervision: Supervision::new(settings.rules),
+            boot_gate: if sabotage::by(Saboteur::NoGate) { BootGate::wide_open() } else { BootGate::new() },
             policies: Policies::default(),
             telemetry: Telemetry::new(),
+            log_readers: Semaphore::new(LOG_READERS),
             settings,
             registry,
             vault,

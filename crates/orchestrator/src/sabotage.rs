@@ -81,6 +81,8 @@ pub(crate) enum Saboteur {
     TrustAnyRoot,
     /// Waits until the fleet is ready before it hears that it is to end.
     AwaitReadiness,
+    /// Lets one product have all permits to boot.
+    NoShares,
     /// Reads what is stored as strictly as what comes over the wire.
     ReadStrictly,
     /// Forgets a stop that the backend did not carry out in time.

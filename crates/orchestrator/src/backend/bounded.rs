@@ -10,7 +10,7 @@ use service::clock::Clock;
 use tokio::sync::Mutex;
 
 use super::blocking::blocking;
-use super::{Answer, BackendError, Caps, DataRoot, EngineBackend, Exit, Instance, Launch, Listed};
+use super::{Answer, BackendError, Caps, DataRoot, EngineBackend, Exit, Instance, Launch, Listed, NoData};
 use crate::sabotage::{self, Saboteur};
 
 /// Questions that change nothing.
@@ -54,8 +54,7 @@ impl Bounded {
             blocking(move || Ok(data.check())).await
         };
         let checked = tokio::time::timeout(QUESTION, check).await;
-        let late =
-            |_| BackendError::NoData(format!("its disk does not answer within {} s", QUESTION.as_secs()));
+        let late = |_| BackendError::NoData(NoData::Silent);
         checked.map_err(late)??.map_err(BackendError::NoData)
     }
 
@@ -71,10 +70,11 @@ impl Bounded {
         if self.within(QUESTION, self.backend.has_data(engine_id)).await? {
             return Ok(());
         }
-        Err(BackendError::NoData(format!(
-            "this engine's own folder, {engine_id} in ORCH_DATA_ROOT_PATH, is missing. Put it back; or delete the \
-             engine, if its data is to be given up"
-        )))
+        Err(BackendError::NoData(NoData::OwnFolder))
+    }
+
+    pub(crate) fn has_one_image(&self) -> bool {
+        self.backend.has_one_image()
     }
 
     pub(crate) async fn check_image(&self, image: &EngineImage) -> Result<(), BackendError> {

@@ -38,6 +38,50 @@ pub(crate) struct DataRoot {
     known: KnownData,
     /// Whether the marker was there since: what has been marked is never marked again.
     seen: bool,
+    /// Why the data is not there, as the log has it already.
+    logged: Option<String>,
+}
+
+/// Why a deployment's data is not there, as products may know it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum NoData {
+    /// The root or its marker is missing.
+    #[error("the folder of ORCH_DATA_ROOT_PATH does not hold it. Is its disk mounted?")]
+    NotMounted,
+    /// The root is another deployment's.
+    #[error("the folder of ORCH_DATA_ROOT_PATH belongs to another deployment")]
+    Others,
+    /// The root cannot be read or made.
+    #[error("the folder of ORCH_DATA_ROOT_PATH cannot be used")]
+    Unusable,
+    /// The root's disk hangs.
+    #[error("the disk of ORCH_DATA_ROOT_PATH does not answer")]
+    Silent,
+    /// The root is as it should be; the folder of one engine is missing in it.
+    #[error(
+        "this engine's own folder is missing. Put it back; or delete the engine, if its data is to be given up"
+    )]
+    OwnFolder,
+}
+
+/// The same, with all that is known.
+#[derive(Debug)]
+enum Missing {
+    Root,
+    Marker,
+    Others(String),
+    Unreadable(io::Error),
+    NotMade(io::Error),
+}
+
+impl Missing {
+    const fn kind(&self) -> NoData {
+        match self {
+            Self::Root | Self::Marker => NoData::NotMounted,
+            Self::Others(_) => NoData::Others,
+            Self::Unreadable(_) | Self::NotMade(_) => NoData::Unusable,
+        }
+    }
 }
 
 /// What a root's marker says.
@@ -55,36 +99,58 @@ pub(crate) enum Marked {
 
 impl DataRoot {
     pub(crate) fn new(path: PathBuf, deployment_id: String, known: KnownData) -> Self {
-        Self { path, deployment_id, known, seen: false }
+        Self { path, deployment_id, known, seen: false, logged: None }
     }
 
-    /// Whether the deployment's data is there; if not, why, for people. Marks a root that has no marker if that is safe.
-    /// Blocks.
-    pub(crate) fn check(&mut self) -> Result<(), String> {
-        let path = self.path.display().to_string();
-        let marked = marked(&self.path, &self.deployment_id)
-            .map_err(|error| format!("the folder {path} (ORCH_DATA_ROOT_PATH) cannot be read: {error}"))?;
-        match marked {
+    /// Whether the deployment's data is there. Marks a root that has no marker if that is safe. Each new reason why it is
+    /// not goes into the log, whole: only the operator is told of paths. Blocks.
+    pub(crate) fn check(&mut self) -> Result<(), NoData> {
+        let looked = self.look();
+        let reason = looked.as_ref().err().map(|missing| self.for_operator(missing));
+        if reason != self.logged {
+            match &reason {
+                Some(reason) => {
+                    tracing::error!(reason, "The engines' data is not there; no engine is launched.")
+                }
+                None => tracing::info!("The engines' data is there again."),
+            }
+            self.logged = reason;
+        }
+        looked.map_err(|missing| missing.kind())
+    }
+
+    fn look(&mut self) -> Result<(), Missing> {
+        match marked(&self.path, &self.deployment_id).map_err(Missing::Unreadable)? {
             Marked::Ours => {
                 self.seen = true;
                 Ok(())
             }
-            Marked::Others(id) => Err(format!(
-                "the folder {path} (ORCH_DATA_ROOT_PATH) belongs to another deployment, {id}; this one is {}",
+            Marked::Others(id) => Err(Missing::Others(id)),
+            Marked::Missing | Marked::Unmarked if self.may_be_marked() => {
+                self.mark().map_err(Missing::NotMade)
+            }
+            Marked::Missing => Err(Missing::Root),
+            Marked::Unmarked => Err(Missing::Marker),
+        }
+    }
+
+    /// Why the data is not there, with all that helps to put it right.
+    fn for_operator(&self, missing: &Missing) -> String {
+        let path = format!("{} (ORCH_DATA_ROOT_PATH)", self.path.display());
+        match missing {
+            Missing::Root => {
+                format!("{path} is not there, although engines have their data in it: is its disk mounted?")
+            }
+            Missing::Marker => format!(
+                "{path} does not hold the engines' data: is its disk mounted? If the data was moved there, or is to begin \
+                 anew, write {} into the file {MARKER} in it",
                 self.deployment_id
-            )),
-            Marked::Missing | Marked::Unmarked if self.may_be_marked() => self
-                .mark()
-                .map_err(|error| format!("the folder {path} (ORCH_DATA_ROOT_PATH) cannot be made: {error}")),
-            Marked::Missing => Err(format!(
-                "the folder {path} (ORCH_DATA_ROOT_PATH) is not there, although engines have their data in it: is its \
-                 disk mounted?"
-            )),
-            Marked::Unmarked => Err(format!(
-                "the folder {path} (ORCH_DATA_ROOT_PATH) does not hold the engines' data: is its disk mounted? If the \
-                 data was moved there, or is to begin anew, write {} into the file {MARKER} in it",
-                self.deployment_id
-            )),
+            ),
+            Missing::Others(id) => {
+                format!("{path} belongs to another deployment, {id}; this one is {}", self.deployment_id)
+            }
+            Missing::Unreadable(error) => format!("{path} cannot be read: {error}"),
+            Missing::NotMade(error) => format!("{path} cannot be made: {error}"),
         }
     }
 
@@ -159,11 +225,12 @@ mod tests {
     fn without_its_data_a_deployment_makes_nothing() {
         let folder = tempfile::tempdir().unwrap();
         let mut with_data = root(folder.path(), KnownData { any: true, engines: vec![EngineId::new()] });
-        assert!(with_data.check().unwrap_err().contains("is its disk mounted?"));
+        assert_eq!(with_data.check(), Err(NoData::NotMounted));
         assert!(!folder.path().join("engines").exists());
         fs::create_dir(folder.path().join("engines")).unwrap();
-        let refused = with_data.check().unwrap_err();
-        assert!(refused.contains("write d1 into the file"), "{refused}");
+        assert_eq!(with_data.check(), Err(NoData::NotMounted));
+        let said = with_data.logged.unwrap();
+        assert!(said.contains("write d1 into the file"), "{said}");
         assert_eq!(fs::read_dir(folder.path().join("engines")).unwrap().count(), 0);
     }
 
@@ -181,8 +248,10 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("engines");
         DataRoot::new(path.clone(), "d2".to_owned(), KnownData::default()).check().unwrap();
-        let refused = root(folder.path(), KnownData::default()).check().unwrap_err();
-        assert!(refused.contains("another deployment, d2; this one is d1"), "{refused}");
+        let mut ours = root(folder.path(), KnownData::default());
+        assert_eq!(ours.check(), Err(NoData::Others));
+        let said = ours.logged.unwrap();
+        assert!(said.contains("another deployment, d2; this one is d1"), "{said}");
         assert_eq!(marked(&path, "d2").unwrap(), Marked::Ours);
     }
 
@@ -190,7 +259,9 @@ mod tests {
     fn a_root_that_is_a_file_is_named() {
         let folder = tempfile::tempdir().unwrap();
         fs::write(folder.path().join("engines"), "").unwrap();
-        let refused = root(folder.path(), KnownData::default()).check().unwrap_err();
-        assert!(refused.contains("engines (ORCH_DATA_ROOT_PATH) cannot be"), "{refused}");
+        let mut file = root(folder.path(), KnownData::default());
+        assert_eq!(file.check(), Err(NoData::Unusable));
+        let said = file.logged.unwrap();
+        assert!(said.contains("engines (ORCH_DATA_ROOT_PATH) cannot be"), "{said}");
     }
 }

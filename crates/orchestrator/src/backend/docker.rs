@@ -180,10 +180,14 @@ impl Inner {
             folder.prepare(first)?;
             folder.give_to(user.uid, user.gid)
         });
-        let where_to = |why: String| format!("the engine's folder {path} cannot be used: {why}");
-        prepared.await.map_err(|error| match error {
-            BackendError::Full(why) => BackendError::Full(where_to(why)),
-            BackendError::Failed(why) => BackendError::Failed(where_to(why)),
+        let named = |why: String| format!("the engine's folder cannot be used: {why}");
+        // Only the operator is told of paths.
+        let log = |error: &BackendError| {
+            tracing::error!(engine.id = %launch.engine_id, path, %error, "An engine's folder cannot be used.");
+        };
+        prepared.await.inspect_err(log).map_err(|error| match error {
+            BackendError::Full(why) => BackendError::Full(named(why)),
+            BackendError::Failed(why) => BackendError::Failed(named(why)),
             error => error,
         })
     }
@@ -321,6 +325,10 @@ impl Inner {
 impl EngineBackend for DockerBackend {
     fn ping(&self) -> Answer<'_, ()> {
         Box::pin(async move { self.inner.daemon.ping().await.map_err(|error| told(&error)) })
+    }
+
+    fn has_one_image(&self) -> bool {
+        false
     }
 
     fn check_image<'a>(&'a self, image: &'a EngineImage) -> Answer<'a, ()> {

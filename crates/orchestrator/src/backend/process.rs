@@ -178,6 +178,10 @@ impl EngineBackend for ProcessBackend {
         Box::pin(self.inner.adopt())
     }
 
+    fn has_one_image(&self) -> bool {
+        true
+    }
+
     fn check_image<'a>(&'a self, image: &'a EngineImage) -> Answer<'a, ()> {
         Box::pin(std::future::ready(is_own(image)))
     }

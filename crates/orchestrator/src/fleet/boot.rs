@@ -28,8 +28,8 @@ const PAUSES: (Duration, Duration) = (Duration::from_millis(1), Duration::from_m
 /// How long one question waits for its answer.
 const ANSWER: Duration = Duration::from_secs(10);
 
-/// How many of the log's last lines a failed boot keeps.
-const LOG_LINES: usize = 20;
+/// How many of the log's last lines the ledger keeps of a boot that failed and of an engine that ended.
+pub(super) const LOG_LINES: usize = 20;
 
 /// How many ports are tried that turn out to be taken.
 const PORT_TRIES: usize = 16;

@@ -6,12 +6,13 @@ use std::time::Duration;
 
 use contract::EngineId;
 use contract::orchestrator::EngineStatus;
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::boot::{Wants, judge};
+use super::boot::{LOG_LINES, Wants, judge};
+use super::boot_gate::Boot;
 use super::exits::{STILL_ENDED, ended_by_itself};
 use super::flight::Ended;
 use super::lifecycle::{Change, Trigger};
@@ -57,7 +58,7 @@ impl Fleet {
                     shutdown.run_until_cancelled(fleet.perform(due)).await;
                     continue;
                 }
-                // Restarts have a gate of their own.
+                // Boots have a gate of their own.
                 let bound = match due.duty {
                     Duty::Check => Some(Arc::clone(&checks)),
                     Duty::Sleep => Some(Arc::clone(&sleeps)),
@@ -133,7 +134,8 @@ impl Fleet {
                 self.supervision.asked_to_sleep(engine_id, self.moment());
             }
             Duty::Restart { urgent } => {
-                let _permit = self.supervision.permit(engine_id, urgent).await;
+                let boot = Boot::Restart { engine_id, urgent };
+                let _permit = self.boot_gate.permit(seat.product_id, boot).await;
                 let mut job = Job::new(seat, Trigger::Restart, "crash");
                 job.generation = Some(generation);
                 if let Err(error) = self.pursue(&job).await {
@@ -200,7 +202,8 @@ impl Fleet {
     /// nothing about it.
     async fn backend_is_silent(&self) -> Option<String> {
         match self.backend.ping().await {
-            Err(BackendError::Unreachable(why) | BackendError::NoData(why)) => Some(why),
+            Err(BackendError::Unreachable(why)) => Some(why),
+            Err(BackendError::NoData(why)) => Some(why.to_string()),
             Ok(()) | Err(_) => None,
         }
     }
@@ -252,7 +255,12 @@ impl Fleet {
         reason: &str,
         cause: &'static str,
     ) -> Result<(), RegistryError> {
-        let entry = self.crash(row, reason, cause);
+        let mut entry = self.crash(row, reason, cause);
+        if let Value::Object(detail) = &mut entry.detail {
+            // Before the next launch, which begins another log: best effort, as of a boot that failed.
+            let log = self.backend.log_tail(row.engine_id, LOG_LINES).await.unwrap_or_default();
+            detail.insert("log".to_owned(), log.into());
+        }
         match self.settle(row, self.failed_after_running(row), Some(&entry)).await {
             Ok(_) => tracing::warn!(engine.id = %row.engine_id, reason, cause, "An engine has failed."),
             // Somebody else was faster: what they did holds.

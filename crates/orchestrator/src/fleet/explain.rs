@@ -62,7 +62,7 @@ impl Fleet {
         // Before its first boot is over, and while it is removed, its folder may be missing.
         row.settled_status()?;
         match self.backend.check_data_of(row.engine_id).await {
-            Err(BackendError::NoData(why)) => Some(format!("It cannot be launched: {why}.")),
+            Err(BackendError::NoData(why)) => Some(format!("It cannot be launched: {why}")),
             Ok(()) | Err(_) => None,
         }
     }

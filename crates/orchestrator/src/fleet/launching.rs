@@ -51,12 +51,14 @@ impl Fleet {
     }
 
     /// The image of an engine's next launch: its own if it is pinned to it, else the deployment's, as long as
-    /// that is compatible and its product's policy allows it.
+    /// that is compatible and its product's policy allows it. Where there is no other image than the deployment's, an
+    /// engine that stayed with its own could never be launched again: all follow within a major version.
     pub(super) fn image_for<'a>(&'a self, row: &'a EngineRow) -> &'a EngineImage {
         let default = &self.settings.engine_image;
         let allowed = || self.policies.of(row.seat.product_id).allows(default);
         let pinned = row.pinned && !sabotage::by(Saboteur::FollowPinned);
-        let follows = !pinned && default.major() == row.engine_version.major() && allowed();
+        let may_follow = self.backend.has_one_image() || (!pinned && allowed());
+        let follows = may_follow && default.major() == row.engine_version.major();
         if follows { default } else { &row.engine_version }
     }
 

@@ -1,6 +1,7 @@
 //! Products: registered once, then known by their key; their policies, replaced whole.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use contract::orchestrator::{
@@ -12,13 +13,18 @@ use serde_json::json;
 
 use super::calls::PAGE;
 use super::{Fleet, FleetError};
-use crate::registry::{Entry, Event, Product};
+use crate::registry::{Entry, Event, Product, RegistryError};
+
+/// How many products are read in one query.
+const PRODUCTS_AT_ONCE: i64 = 1_000;
 
 /// Products by the hash of their key, so that an admit costs one query. Keys never change, and this process
 /// alone changes products.
 #[derive(Default)]
 pub(super) struct ProductCache {
     by_key: RwLock<HashMap<KeyHash, Arc<Product>>>,
+    /// Whether all products are in it: then a key that is not there is nobody's, and no query says so again.
+    complete: AtomicBool,
 }
 
 impl ProductCache {
@@ -42,6 +48,8 @@ impl Fleet {
         let hash = KeyHash::of(key);
         let product = if let Some(product) = self.products.get(hash) {
             product
+        } else if self.products.complete.load(Ordering::Acquire) {
+            return Ok(None);
         } else {
             let Some(product) = self.registry.product_by_key(hash).await? else { return Ok(None) };
             let product = Arc::new(product);
@@ -51,6 +59,24 @@ impl Fleet {
         // The look-up compared hashes as an index or a map does; this one takes the same time wherever they
         // differ.
         Ok(product.key_hash.is(hash).then_some(product))
+    }
+
+    /// Reads all products, so that unknown keys cost no query from then on.
+    pub(super) async fn load_products(&self) -> Result<(), RegistryError> {
+        let (mut offset, mut loaded) = (0, 0);
+        loop {
+            let (products, total) = self.registry.products(PRODUCTS_AT_ONCE, offset).await?;
+            loaded += u64::try_from(products.len()).unwrap_or(u64::MAX);
+            for product in products {
+                self.products.put(Arc::new(product));
+            }
+            offset += PRODUCTS_AT_ONCE;
+            if offset.unsigned_abs() >= total {
+                // The key of one that cannot be read is looked for each time, and that it cannot be read is said.
+                self.products.complete.store(loaded == total, Ordering::Release);
+                return Ok(());
+            }
+        }
     }
 
     /// `POST /products/register`.
@@ -85,7 +111,11 @@ impl Fleet {
             return Ok(product.product_id);
         }
         match self.registry.product_by_slug(&product.slug).await? {
-            Some(there) if there.key_hash.matches(key.expose()) => Ok(there.product_id),
+            Some(there) if there.key_hash.matches(key.expose()) => {
+                let product_id = there.product_id;
+                self.products.put(Arc::new(there));
+                Ok(product_id)
+            }
             _ => Err(FleetError::SlugExists),
         }
     }
@@ -170,6 +200,7 @@ impl Fleet {
             Entry { at: product.created_at, event: Event::Register, engine: None, duration_ms: None, detail };
         let registered = self.registry.register(product, &entry).await?;
         if registered {
+            self.products.put(Arc::new(product.clone()));
             self.follow_policy(product.product_id, product.audit_seq, &product.policy);
         }
         Ok(registered)

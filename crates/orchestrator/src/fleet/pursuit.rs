@@ -7,6 +7,7 @@ use contract::orchestrator::{DenialReason, EngineStatus};
 use contract::{EngineId, EngineImage};
 use futures::future::{Either, select};
 
+use super::boot_gate::Boot;
 use super::flight::{Ended, Flight, Outcome, Settled};
 use super::lifecycle::{Change, Decision, Trigger, View, decide, shares};
 use super::supervision::{Restart, moment};
@@ -179,6 +180,9 @@ impl Fleet {
     /// Waits until the restart of a failed engine has begun or something else has come of it, at most `until`.
     async fn await_restart(&self, row: &EngineRow, until: Duration) -> Result<Round, FleetError> {
         let Some(news) = self.supervision.hurry(row.engine_id) else { return Ok(Round::Again) };
+        if !sabotage::by(Saboteur::NoHurry) {
+            self.boot_gate.hurry(row.engine_id);
+        }
         let changed = news.notified();
         tokio::pin!(changed);
         changed.as_mut().enable();
@@ -200,6 +204,13 @@ impl Fleet {
 
     /// What each change does.
     async fn change(self: Arc<Self>, flight: &Arc<Flight>, job: &Job, row: Option<EngineRow>) -> Outcome {
+        // Before anything is claimed or has a deadline; a restart has its permit already.
+        let _permit = match flight.change {
+            Change::Provision | Change::Start | Change::Wake => {
+                Some(self.boot_gate.permit(job.seat.product_id, Boot::Requested).await)
+            }
+            Change::Stop | Change::Sleep | Change::Restart | Change::Rotate | Change::Destroy => None,
+        };
         match (flight.change, row) {
             (Change::Provision, _) => self.provision_seat(flight, job).await,
             (Change::Start | Change::Wake, Some(row)) => self.launch_again(flight, job, row).await,

@@ -91,6 +91,7 @@ impl Fleet {
     async fn recall(&self) {
         loop {
             let recalled = async {
+                self.load_products().await?;
                 for (product_id, audit_seq, policy) in self.registry.policies().await? {
                     self.follow_policy(product_id, audit_seq, &policy);
                 }

@@ -4,7 +4,6 @@
 //! Nothing is scanned: each engine has one next moment, and the loop in [`duties`](super::duties) takes what is
 //! due. All is reckoned by monotonic time; the registry keeps wall times, for the next orchestrator alone.
 
-mod gate;
 mod ward;
 
 use std::collections::{BTreeSet, HashMap, HashSet};
@@ -15,8 +14,6 @@ use contract::orchestrator::EngineStatus;
 use contract::{EngineId, ProductId, Timestamp};
 use tokio::sync::Notify;
 
-use self::gate::Gate;
-pub(super) use self::gate::Permit;
 pub(super) use self::ward::{Duty, Moment, Restart, moment};
 use self::ward::{Running, Ward};
 use crate::backend::Instance;
@@ -57,9 +54,6 @@ impl Default for Rules {
     }
 }
 
-/// Restarts under way at once.
-const RESTARTS_AT_ONCE: usize = 8;
-
 /// A restart that could not be attempted is due again after so many milliseconds at least.
 const MIN_POSTPONEMENT: Moment = 1_000;
 
@@ -90,7 +84,6 @@ pub(super) struct Supervision {
     state: Mutex<State>,
     /// Something may be due earlier than it was.
     changed: Notify,
-    gate: Gate,
 }
 
 #[derive(Default)]
@@ -134,8 +127,7 @@ impl State {
 
 impl Supervision {
     pub(super) fn new(rules: Rules) -> Self {
-        let restarts_at_once = if sabotage::by(Saboteur::NoGate) { usize::MAX } else { RESTARTS_AT_ONCE };
-        Self { rules, state: Mutex::default(), changed: Notify::new(), gate: Gate::new(restarts_at_once) }
+        Self { rules, state: Mutex::default(), changed: Notify::new() }
     }
 
     pub(super) const fn rules(&self) -> &Rules {
@@ -316,27 +308,15 @@ impl Supervision {
         Some((ward.stamp().admitted_at?, ward.idle_at()))
     }
 
-    /// A permit to restart an engine. Those somebody waits for come first.
-    pub(super) async fn permit(&self, engine_id: EngineId, urgent: bool) -> Permit {
-        self.gate.permit(engine_id, urgent).await
-    }
-
     /// Somebody waits for the restart of an engine; what they get is told when it has begun or come to something
     /// else. None if the engine is not known here.
     pub(super) fn hurry(&self, engine_id: EngineId) -> Option<Arc<Notify>> {
-        let hurries = !sabotage::by(Saboteur::NoHurry);
-        let news = {
-            let mut state = self.state();
-            let ward = state.wards.get_mut(&engine_id)?;
-            if hurries {
-                ward.hurry();
-            }
-            Arc::clone(&ward.news)
-        };
-        if hurries {
-            self.gate.hurry(engine_id);
+        let mut state = self.state();
+        let ward = state.wards.get_mut(&engine_id)?;
+        if !sabotage::by(Saboteur::NoHurry) {
+            ward.hurry();
         }
-        Some(news)
+        Some(Arc::clone(&ward.news))
     }
 
     /// Tells those who wait for the restart of an engine to look again.

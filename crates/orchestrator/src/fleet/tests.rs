@@ -6,6 +6,7 @@ mod data;
 mod deletes;
 mod endings;
 mod explanations;
+mod fairness;
 mod faults;
 mod flights;
 mod histories;

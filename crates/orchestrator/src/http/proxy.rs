@@ -5,7 +5,7 @@ mod heard_out;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::body::{Body, Bytes};
+use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::http::uri::Uri;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, header};
@@ -96,39 +96,60 @@ pub(super) async fn proxy(
     let target = target(request.uri()).ok_or_else(unreadable_path)?;
     let (port, key) = fleet.reach(&product, user_id).await.map_err(answer)?;
     let (parts, body) = request.into_parts();
-    let sent = Arc::new(Notify::new());
-    let late = {
-        let sent = Arc::clone(&sent);
-        async move {
-            sent.notified().await;
-            tokio::time::sleep(ANSWER).await;
-        }
-    };
-    let end = futures::stream::once(async move {
-        sent.notify_one();
-        Ok(Bytes::new())
-    });
     let uri = format!("http://127.0.0.1:{port}{target}").parse::<Uri>().map_err(|_| unreadable_path())?;
-    let mut outgoing = Request::new(Body::from_stream(body.into_data_stream().chain(end)));
+    let mut outgoing = Request::new(body);
     *outgoing.method_mut() = parts.method;
     *outgoing.uri_mut() = uri;
     *outgoing.headers_mut() = passed_on(&parts.headers, &key).ok_or_else(ApiError::internal)?;
-    let answered = tokio::select! {
-        answered = carrier.0.request(outgoing) => Some(answered),
-        () = late => None,
-    };
-    match answered {
-        Some(Ok(incoming)) => {
-            let mut response = incoming.map(Body::new);
-            *response.headers_mut() = without_connection(response.headers());
-            Ok(response)
+    carrier.carry(outgoing).await
+}
+
+impl Carrier {
+    /// Sends the request to its engine, and gives the answer as soon as it begins. The engine has [`ANSWER`] for that
+    /// from when it has all of the request.
+    async fn carry(&self, request: Request) -> Result<Response, ApiError> {
+        let sent = Arc::new(Notify::new());
+        let late = {
+            let sent = Arc::clone(&sent);
+            async move {
+                sent.notified().await;
+                tokio::time::sleep(ANSWER).await;
+            }
+        };
+        // The client drops a body that it is through with, whether it read to its end, to its last byte by
+        // Content-Length, or never looked at it because there is none: the stream owns what notices that.
+        let whole = NotifyOnDrop(sent);
+        let request = request.map(|body| {
+            Body::from_stream(body.into_data_stream().inspect(move |_| {
+                let _owned = &whole;
+            }))
+        });
+        let answered = tokio::select! {
+            answered = self.0.request(request) => Some(answered),
+            () = late => None,
+        };
+        match answered {
+            Some(Ok(incoming)) => {
+                let mut response = incoming.map(Body::new);
+                *response.headers_mut() = without_connection(response.headers());
+                Ok(response)
+            }
+            Some(Err(error)) => {
+                let error: &dyn std::error::Error = &error;
+                tracing::warn!(error, "A call could not be passed on to an engine.");
+                Err(ApiError::new(ErrorCode::BackendError, "the engine did not answer this call"))
+            }
+            None => Err(ApiError::new(ErrorCode::BackendError, "the engine did not answer in time")),
         }
-        Some(Err(error)) => {
-            let error: &dyn std::error::Error = &error;
-            tracing::warn!(error, "A call could not be passed on to an engine.");
-            Err(ApiError::new(ErrorCode::BackendError, "the engine did not answer this call"))
-        }
-        None => Err(ApiError::new(ErrorCode::BackendError, "the engine did not answer in time")),
+    }
+}
+
+/// Tells whoever waits when it is dropped.
+struct NotifyOnDrop(Arc<Notify>);
+
+impl Drop for NotifyOnDrop {
+    fn drop(&mut self) {
+        self.0.notify_one();
     }
 }
 
@@ -172,7 +193,46 @@ fn without_connection(headers: &HeaderMap) -> HeaderMap {
 
 #[cfg(test)]
 mod tests {
+    use axum::body::Bytes;
+
     use super::*;
+
+    /// One that takes the request, and says nothing.
+    #[tokio::test(start_paused = true)]
+    async fn an_engine_that_never_answers_is_given_up_whatever_the_request_is_like() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let engine = tokio::spawn(async move {
+            let mut kept = Vec::new();
+            loop {
+                kept.push(listener.accept().await.unwrap());
+            }
+        });
+        let carrier = Carrier::new();
+        let streamed = || {
+            let pieces = [Ok::<_, std::io::Error>(Bytes::from_static(b"{}")), Ok(Bytes::from_static(b" "))];
+            Body::from_stream(futures::stream::iter(pieces))
+        };
+        for (method, body, length) in [
+            ("GET", Body::empty(), None),
+            ("HEAD", Body::empty(), None),
+            ("POST", Body::from("{}"), Some(2)),
+            ("POST", streamed(), None),
+            ("DELETE", Body::empty(), None),
+        ] {
+            let request = Request::builder().method(method).uri(format!("http://{address}/tasks"));
+            let request = match length {
+                Some(length) => request.header(header::CONTENT_LENGTH, length),
+                None => request,
+            };
+            let begun = tokio::time::Instant::now();
+            let carried = carrier.carry(request.body(body).unwrap());
+            let carried = tokio::time::timeout(ANSWER * 3, carried).await;
+            assert!(carried.expect("it is waited for without an end").is_err(), "{method}");
+            assert!(begun.elapsed() >= ANSWER, "{method}: {:?}", begun.elapsed());
+        }
+        engine.abort();
+    }
 
     #[test]
     fn a_path_is_passed_on_as_it_was_written() {

@@ -36,7 +36,8 @@ async fn lesson_o09_after_a_reboot_all_that_ran_comes_back_and_not_all_at_once()
         app.rows("SELECT engine_id FROM engines WHERE status = 'running'").await.len() == 24
     })
     .await;
-    assert_eq!(app.backend.most_at_once(Call::Launch), 8);
+    // Half of those that may be under way at all: the rest is for other products.
+    assert_eq!(app.backend.most_at_once(Call::Launch), 4);
     assert_eq!(app.backend.running(), ran);
     let product = Caller { app: &app, key };
     assert_eq!(short(product.get("sleeps").await), "200 sleeping");

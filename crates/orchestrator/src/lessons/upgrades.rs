@@ -49,6 +49,13 @@ async fn lesson_o19_engines_of_an_earlier_version_are_taken_over_and_follow_as_t
     until_it_is(&free, "pinned", "failed").await;
     until_it_is(&free, "pinned", "running").await;
     assert_eq!(launched(&app, &users).await, ["svc-engine:0.99.0", &own, &own]);
+    // Where there is but one image, staying with another would be the end of an engine.
+    app.backend.keep_one_image();
+    for (user, product) in &users {
+        assert_eq!(short(product.stop(user).await), "200 stopped");
+        assert_eq!(short(product.start(user).await), "200 running");
+    }
+    assert_eq!(launched(&app, &users).await, ["svc-engine:0.99.0"; 3]);
     // Into another major nobody is taken without being asked.
     let app = app.upgraded("svc-engine:1.0.0").await;
     app.begin().await;

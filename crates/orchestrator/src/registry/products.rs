@@ -90,7 +90,8 @@ impl Registry {
             .transpose()
     }
 
-    /// One page of all products, oldest first, and how many there are in all.
+    /// One page of all products, oldest first, and how many there are in all. Rows that cannot be read are set aside,
+    /// and counted.
     pub(crate) async fn products(
         &self,
         limit: i64,
@@ -108,7 +109,15 @@ impl Registry {
         .await?;
         let total = within(sqlx::query("SELECT COUNT(*) FROM products").fetch_one(&mut *transaction)).await?;
         within(transaction.commit()).await?;
-        let products = rows.iter().map(|row| self.read_product(row)).collect::<Result<_, _>>()?;
+        let mut products = Vec::with_capacity(rows.len());
+        for row in &rows {
+            match self.read_product(row) {
+                Err(RegistryError::Unreadable { column }) => {
+                    self.set_aside.name("product", &row.try_get::<String, _>(0)?, column);
+                }
+                product => products.push(product?),
+            }
+        }
         Ok((products, total.try_get::<i64, _>(0)?.unsigned_abs()))
     }
 

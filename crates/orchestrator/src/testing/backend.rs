@@ -77,6 +77,7 @@ struct State {
     /// How many of a call are under way, and the most that ever were.
     under_way: HashMap<Call, (usize, usize)>,
     broken_images: HashSet<EngineImage>,
+    one_image: bool,
     launches: Vec<Launch>,
     health: Health,
     held_ports: HashSet<u16>,
@@ -97,6 +98,7 @@ impl FaultBackend {
             calls: Vec::new(),
             under_way: HashMap::new(),
             broken_images: HashSet::new(),
+            one_image: false,
             launches: Vec::new(),
             health: Health::Well,
             held_ports: HashSet::new(),
@@ -182,6 +184,11 @@ impl FaultBackend {
     /// The most of `call` that were ever under way at once.
     pub(crate) fn most_at_once(&self, call: Call) -> usize {
         self.state().under_way.get(&call).map_or(0, |(_, most)| *most)
+    }
+
+    /// There is but one image from now on, as where engines are processes.
+    pub(crate) fn keep_one_image(&self) {
+        self.state().one_image = true;
     }
 
     /// This image is not there any more.
@@ -330,6 +337,10 @@ impl Drop for Over<'_> {
 impl EngineBackend for FaultBackend {
     fn ping(&self) -> Answer<'_, ()> {
         self.answer(Call::Ping, |_| ())
+    }
+
+    fn has_one_image(&self) -> bool {
+        self.state().one_image
     }
 
     fn check_image<'a>(&'a self, image: &'a EngineImage) -> Answer<'a, ()> {

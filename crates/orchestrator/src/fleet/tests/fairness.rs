@@ -1,0 +1,101 @@
+//! One product's trouble is its own: another's calls and restarts take as long as on a quiet host.
+
+use std::time::Duration;
+
+use serde_json::json;
+
+use crate::testing::{Call, Fault, TestApp, short};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// A hundred engines whose boots hang, restarts and provisions alike.
+#[tokio::test]
+async fn lesson_o23_boots_that_hang_hold_up_no_other_product() {
+    let app = TestApp::new().await;
+    let (noisy, quiet) = (app.product("noisy", json!({})).await, app.product("quiet", json!({})).await);
+    for user in 0..12 {
+        noisy.provision(&format!("u{user}")).await;
+    }
+    let broken = app.backend.running();
+    quiet.provision("ann").await;
+    let ann = *app.backend.running().difference(&broken).next().unwrap();
+    for user in ["sleeps"] {
+        quiet.provision(user).await;
+        quiet.stop(user).await;
+    }
+    // All of them fail, and hang as they are launched again, for ever as far as this test goes.
+    for engine_id in &broken {
+        app.backend.script(Call::Launch, Fault::Hang);
+        app.backend.crash(*engine_id);
+    }
+    let launches = app.backend.count(Call::Launch);
+    app.step_until(SECOND / 4, async || app.backend.count(Call::Launch) >= launches + 4).await;
+    let hanging = async {
+        let more = (0..50).map(|user| format!("more{user}")).collect::<Vec<_>>();
+        futures::future::join_all(more.iter().map(|user| noisy.provision(user))).await
+    };
+    let meanwhile = async {
+        app.until(|| app.backend.count(Call::Launch) >= launches + 8).await;
+        app.backend.mend();
+        let before = app.elapsed();
+        assert_eq!(short(quiet.start("sleeps").await), "200 running");
+        assert_eq!(short(quiet.provision("bob").await), "200 running");
+        assert!(app.since(before) < SECOND, "{:?}", app.since(before));
+        app.backend.crash(ann);
+        app.step_until(SECOND / 4, async || short(quiet.get("ann").await) == "200 failed").await;
+        let admitted = app.while_time_passes(SECOND / 4, quiet.admit("ann", json!({}))).await;
+        assert_eq!(short(admitted), "200 running");
+        // The back-off, and no boot of anybody else's.
+        assert!(app.since(before) < SECOND * 10, "{:?}", app.since(before));
+    };
+    tokio::select! {
+        _ = hanging => panic!("what hangs has come to an end"),
+        () = meanwhile => {}
+    }
+}
+
+/// Whoever tries keys costs the registry nothing.
+#[tokio::test]
+async fn keys_that_are_nobodys_are_refused_without_a_query() {
+    let app = TestApp::new().await;
+    let product = app.product("demo", json!({})).await;
+    assert_eq!(product.look("/status").await.0, 200);
+    app.orchestrator.fleet().registry().close_all_but_hot_reads().await;
+    for key in ["pk-svc-nobody", "", "x"] {
+        let (status, _, answer) = app.send("GET", "/status", &[("X-Platform-Key", key)], "").await;
+        assert_eq!((status, &answer["error"]["code"]), (401, &json!("INVALID_PLATFORM_KEY")), "{answer}");
+    }
+}
+
+/// Also of products that an earlier orchestrator registered.
+#[tokio::test]
+async fn products_are_known_by_their_keys_from_the_start() {
+    let app = TestApp::new().await;
+    let keys = [app.product("one", json!({})).await.key, app.product("two", json!({})).await.key];
+    let app = app.killed().await;
+    app.begin().await;
+    app.execute("UPDATE products SET display_name = '' WHERE slug = 'two'").await;
+    for key in &keys {
+        let (status, _, _) = app.send("GET", "/status", &[("X-Platform-Key", key)], "").await;
+        assert_eq!(status, 200);
+    }
+    // One whose row cannot be read holds up nobody else.
+    let app = app.killed().await;
+    app.begin().await;
+    let (status, _, _) = app.send("GET", "/status", &[("X-Platform-Key", &keys[0])], "").await;
+    assert_eq!(status, 200);
+    let (status, _, _) = app.send("GET", "/status", &[("X-Platform-Key", &keys[1])], "").await;
+    assert_eq!(status, 500);
+}
+
+/// What it wrote last is on record before its restart begins another log.
+#[tokio::test]
+async fn the_ledger_keeps_the_last_lines_of_an_engine_that_ended() {
+    let app = TestApp::new().await;
+    let product = app.product("demo", json!({})).await;
+    product.provision("ann").await;
+    app.backend.crash(*app.backend.running().iter().next().unwrap());
+    app.step_until(SECOND / 4, async || short(product.get("ann").await) == "200 failed").await;
+    let (_, audit) = product.look("/audit?event=crash").await;
+    assert_eq!(audit["rows"][0]["detail"]["log"], json!(["engine began", "the last words"]), "{audit}");
+}
