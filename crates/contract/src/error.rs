@@ -53,6 +53,8 @@ pub enum ErrorCode {
     MethodNotFound,
     /// The path exists, the method does not; `Allow` lists those that do.
     MethodNotAllowed,
+    /// The body of the request did not come in time.
+    RequestTimeout,
     /// The slug is in use.
     ProductSlugExists,
     /// Provision for a user that has an engine.
@@ -119,6 +121,7 @@ impl ErrorCode {
             | Self::ConnectionNotFound
             | Self::MethodNotFound => 404,
             Self::MethodNotAllowed => 405,
+            Self::RequestTimeout => 408,
             Self::ProductSlugExists
             | Self::EngineAlreadyExists
             | Self::EngineNotRunning
