@@ -1,5 +1,7 @@
 //! Error codes, their HTTP status, and the envelope that every non-2xx answer has.
 
+use std::fmt;
+
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -144,6 +146,13 @@ impl ErrorCode {
     }
 }
 
+/// As it is on the wire.
+impl fmt::Display for ErrorCode {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.serialize(formatter)
+    }
+}
+
 /// The body of every non-2xx answer: `{"error": {"code": …, "message": …}}`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ErrorBody {
@@ -174,6 +183,7 @@ mod tests {
     #[test]
     fn the_envelope_is_nested_and_codes_are_upper_case() {
         let body = ErrorBody::new(ErrorCode::EngineNotFound, "no engine");
+        assert_eq!(ErrorCode::EngineNotFound.to_string(), "ENGINE_NOT_FOUND");
         let json = serde_json::to_value(&body).unwrap();
         let expected = serde_json::json!({"error": {"code": "ENGINE_NOT_FOUND", "message": "no engine"}});
         assert_eq!(json, expected);
