@@ -46,7 +46,6 @@ pub type MaxTurns = Bounded<1, { i64::MAX }>;
 pub struct Execute {
     /// The user's message. Only with `retry_message_id` it may be left out.
     #[serde(default, deserialize_with = "null_as_default")]
-    #[schema(required)]
     pub message: String,
     /// The thread to start or continue.
     pub task_id: TaskId,
