@@ -84,8 +84,6 @@ impl<'a> Home<'a> {
         command
             .arg("engine")
             .env_clear()
-            // As an orchestrator sets it.
-            .env("MIMALLOC_PURGE_DELAY", "0")
             .env("ENGINE_HOST", "127.0.0.1")
             .env("ENGINE_PORT", port.to_string())
             .env("ENGINE_KEY_HASH", self.key.hash().to_hex())

@@ -1,4 +1,8 @@
-//! Links the released program so that an engine that does nothing keeps little of it.
+//! Sees to it that an engine that does nothing keeps little memory: sets an option of the allocator, and links the
+//! released program for it.
+//!
+//! The option can be set from C alone: its binding for Rust is not safe to call, and the environment is no place for it,
+//! since an engine's is made of what is documented and nothing else.
 //!
 //! The kernel maps a program's code in pieces of 64 KiB around whatever is touched. What a start touches is 2 of 35 MB,
 //! but as the compiler leaves it, it lies in half of all those pieces, and an idle engine keeps them. A linker script
@@ -16,6 +20,11 @@ const PACKED_SINCE: (u32, u32) = (2, 36);
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
     println!("cargo::rerun-if-changed=link/start.ld");
+    println!("cargo::rerun-if-changed=src/allocator.c");
+    // As it is, not in a library: nothing refers to what is in it, it runs by itself.
+    for object in cc::Build::new().file("src/allocator.c").compile_intermediates() {
+        println!("cargo::rustc-link-arg-bins={}", object.display());
+    }
     let is = |name: &str, value: &str| env::var(name).is_ok_and(|set| set == value);
     // Another linker may not take them, and the program works without.
     let another_linker = env::var_os("RUSTC_LINKER").is_some()

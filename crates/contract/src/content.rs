@@ -14,7 +14,7 @@ pub const MAX_CONTENT_BLOCKS: usize = 100;
 
 /// One block of `media` or `content_blocks`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(try_from = "Wire", into = "Wire")]
+#[serde(try_from = "Given", into = "Wire")]
 pub enum ContentBlock {
     /// A text.
     Text(String),
@@ -76,6 +76,9 @@ pub enum ContentError {
     /// An image of another type.
     #[error("`media_type` of an image must begin with `image/`")]
     NoImage,
+    /// There is no text.
+    #[error("must have `text`")]
+    NoText,
     /// The text is blank.
     #[error("`text` must not be empty or blank")]
     BlankText,
@@ -84,8 +87,29 @@ pub enum ContentError {
     Name,
 }
 
+/// A content block as it is given. Read as one object, so that what is wrong with it is told of the right field.
+#[derive(Deserialize)]
+struct Given {
+    #[serde(rename = "type")]
+    kind: GivenKind,
+    text: Option<String>,
+    media_type: Option<String>,
+    data: Option<String>,
+    source: Option<Source>,
+    #[serde(alias = "title")]
+    name: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum GivenKind {
+    Text,
+    Image,
+    Document,
+}
+
 /// A content block as it is written.
-#[derive(Serialize, Deserialize, ToSchema)]
+#[derive(Serialize, ToSchema)]
 #[serde(tag = "type", rename_all = "snake_case")]
 enum Wire {
     /// A text.
@@ -100,19 +124,19 @@ enum Wire {
 }
 
 /// An image or a document as it is written: with `media_type` and `data`, or with a `source` that has them.
-#[derive(Serialize, Deserialize, ToSchema)]
+#[derive(Serialize, ToSchema)]
 struct WireMedia {
     /// Its type, such as `image/png`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     media_type: Option<String>,
     /// Its bytes in base64.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     data: Option<String>,
     /// The vendors' form.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     source: Option<Source>,
     /// Its name.
-    #[serde(default, skip_serializing_if = "Option::is_none", alias = "title")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     name: Option<String>,
 }
 
@@ -130,15 +154,20 @@ struct Source {
     data: Option<String>,
 }
 
-impl TryFrom<Wire> for ContentBlock {
+impl TryFrom<Given> for ContentBlock {
     type Error = ContentError;
 
-    fn try_from(wire: Wire) -> Result<Self, ContentError> {
-        match wire {
-            Wire::Text { text } if text.trim().is_empty() => Err(ContentError::BlankText),
-            Wire::Text { text } => Ok(Self::Text(text)),
-            Wire::Image(media) => media.parse(MediaKind::Image).map(Self::Media),
-            Wire::Document(media) => media.parse(MediaKind::Document).map(Self::Media),
+    fn try_from(given: Given) -> Result<Self, ContentError> {
+        let Given { kind, text, media_type, data, source, name } = given;
+        let media = WireMedia { media_type, data, source, name };
+        match kind {
+            GivenKind::Text => match text {
+                Some(text) if !text.trim().is_empty() => Ok(Self::Text(text)),
+                Some(_) => Err(ContentError::BlankText),
+                None => Err(ContentError::NoText),
+            },
+            GivenKind::Image => media.parse(MediaKind::Image).map(Self::Media),
+            GivenKind::Document => media.parse(MediaKind::Document).map(Self::Media),
         }
     }
 }
@@ -259,6 +288,8 @@ mod tests {
         };
         for (value, words) in [
             (json!({"type": "text", "text": " "}), "`text` must not be empty"),
+            (json!({"type": "text"}), "must have `text`"),
+            (json!({"text": "a"}), "missing field `type`"),
             (json!({"type": "sound"}), "unknown variant `sound`"),
             (image(json!({})), "must have `media_type` and `data`"),
             (image(json!({"data": "aGk="})), "must have `media_type` and `data`"),

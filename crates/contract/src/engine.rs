@@ -44,7 +44,8 @@ pub type MaxTurns = Bounded<1, { i64::MAX }>;
 /// Body of `POST /execute`.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Execute {
-    /// The user's message.
+    /// The user's message. Only with `retry_message_id` it may be left out.
+    #[serde(default, deserialize_with = "null_as_default")]
     pub message: String,
     /// The thread to start or continue.
     pub task_id: TaskId,

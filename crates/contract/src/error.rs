@@ -1,5 +1,7 @@
 //! Error codes, their HTTP status, and the envelope that every non-2xx answer has.
 
+use std::fmt;
+
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -53,6 +55,8 @@ pub enum ErrorCode {
     MethodNotFound,
     /// The path exists, the method does not; `Allow` lists those that do.
     MethodNotAllowed,
+    /// The body of the request did not come in time.
+    RequestTimeout,
     /// The slug is in use.
     ProductSlugExists,
     /// Provision for a user that has an engine.
@@ -119,6 +123,7 @@ impl ErrorCode {
             | Self::ConnectionNotFound
             | Self::MethodNotFound => 404,
             Self::MethodNotAllowed => 405,
+            Self::RequestTimeout => 408,
             Self::ProductSlugExists
             | Self::EngineAlreadyExists
             | Self::EngineNotRunning
@@ -138,6 +143,13 @@ impl ErrorCode {
             | Self::Overloaded => 503,
             Self::BootTimeout => 504,
         }
+    }
+}
+
+/// As it is on the wire.
+impl fmt::Display for ErrorCode {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.serialize(formatter)
     }
 }
 
@@ -171,6 +183,7 @@ mod tests {
     #[test]
     fn the_envelope_is_nested_and_codes_are_upper_case() {
         let body = ErrorBody::new(ErrorCode::EngineNotFound, "no engine");
+        assert_eq!(ErrorCode::EngineNotFound.to_string(), "ENGINE_NOT_FOUND");
         let json = serde_json::to_value(&body).unwrap();
         let expected = serde_json::json!({"error": {"code": "ENGINE_NOT_FOUND", "message": "no engine"}});
         assert_eq!(json, expected);

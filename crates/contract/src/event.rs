@@ -84,7 +84,7 @@ pub enum Lifecycle {
         message_id: MessageId,
         /// The `ts` of the last event before the step.
         void_after: i64,
-        /// The how-manieth attempt at the step begins now; the first repetition is 2.
+        /// The number of the attempt at the step that begins now; the first repetition is 2.
         attempt: u32,
     },
     /// The turn was cancelled.

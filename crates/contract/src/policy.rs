@@ -14,7 +14,7 @@ use utoipa::ToSchema;
 use utoipa::openapi::{ArrayBuilder, ObjectBuilder, RefOr, Schema, SchemaFormat, Type};
 
 use crate::EngineImage;
-use crate::wire::Bounded;
+use crate::wire::{Bounded, count};
 
 /// What a product may do. An absent field sets no limit; an unknown one is refused, so that a typo cannot
 /// drop a limit.
@@ -22,10 +22,10 @@ use crate::wire::Bounded;
 #[serde(remote = "Self", deny_unknown_fields, default)]
 pub struct Policy {
     /// The most engines the product may have, whatever their state. 0 refuses all.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(deserialize_with = "count", skip_serializing_if = "Option::is_none")]
     pub max_engines: Option<u64>,
     /// The most admits of the product in any 60 seconds. 0 refuses all.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(deserialize_with = "count", skip_serializing_if = "Option::is_none")]
     pub rate_limit_rpm: Option<u64>,
     /// If true, every call of the product other than a GET is refused.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -1,11 +1,14 @@
 //! Small helpers for parsing fields.
 
+use std::fmt;
+
+use serde::de::{self, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 use utoipa::openapi::{ObjectBuilder, RefOr, Schema, Type};
 
-/// An integer from `MIN` to `MAX`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(try_from = "i64", into = "i64")]
+/// An integer from `MIN` to `MAX`. As in JSON Schema, `85.0` is one too.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(into = "i64")]
 pub struct Bounded<const MIN: i64, const MAX: i64>(i64);
 
 impl<const MIN: i64, const MAX: i64> Bounded<MIN, MAX> {
@@ -34,15 +37,17 @@ pub enum OutOfBounds {
     },
 }
 
+impl OutOfBounds {
+    const fn of(min: i64, max: i64) -> Self {
+        if max == i64::MAX { Self::Least { min } } else { Self::Range { min, max } }
+    }
+}
+
 impl<const MIN: i64, const MAX: i64> TryFrom<i64> for Bounded<MIN, MAX> {
     type Error = OutOfBounds;
 
     fn try_from(number: i64) -> Result<Self, OutOfBounds> {
-        match number {
-            _ if (MIN..=MAX).contains(&number) => Ok(Self(number)),
-            _ if MAX == i64::MAX => Err(OutOfBounds::Least { min: MIN }),
-            _ => Err(OutOfBounds::Range { min: MIN, max: MAX }),
-        }
+        if (MIN..=MAX).contains(&number) { Ok(Self(number)) } else { Err(OutOfBounds::of(MIN, MAX)) }
     }
 }
 
@@ -50,6 +55,53 @@ impl<const MIN: i64, const MAX: i64> From<Bounded<MIN, MAX>> for i64 {
     fn from(number: Bounded<MIN, MAX>) -> Self {
         number.0
     }
+}
+
+impl<'de, const MIN: i64, const MAX: i64> Deserialize<'de> for Bounded<MIN, MAX> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        // Whatever is there in its place, what it must be is the same.
+        let refused = || de::Error::custom(OutOfBounds::of(MIN, MAX));
+        let number = deserializer.deserialize_i64(Integer).map_err(|_: D::Error| refused())?;
+        i64::try_from(number).ok().and_then(|number| Self::try_from(number).ok()).ok_or_else(refused)
+    }
+}
+
+/// Reads a whole number in any notation.
+struct Integer;
+
+impl Visitor<'_> for Integer {
+    type Value = i128;
+
+    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("an integer")
+    }
+
+    fn visit_i64<E: de::Error>(self, number: i64) -> Result<i128, E> {
+        Ok(number.into())
+    }
+
+    fn visit_u64<E: de::Error>(self, number: u64) -> Result<i128, E> {
+        Ok(number.into())
+    }
+
+    fn visit_f64<E: de::Error>(self, number: f64) -> Result<i128, E> {
+        // Its shortest notation in full is the number's own, so a whole number has no point in it.
+        format!("{number}").parse().map_err(E::custom)
+    }
+}
+
+/// Reads an integer of at least 0 that may be absent.
+pub(crate) fn count<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::Error> {
+    struct Count(u64);
+
+    impl<'de> Deserialize<'de> for Count {
+        fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+            let refused = || de::Error::custom(OutOfBounds::Least { min: 0 });
+            let number = deserializer.deserialize_u64(Integer).map_err(|_: D::Error| refused())?;
+            u64::try_from(number).map(Self).map_err(|_| refused())
+        }
+    }
+    Ok(Option::<Count>::deserialize(deserializer)?.map(|Count(count)| count))
 }
 
 impl<const MIN: i64, const MAX: i64> utoipa::PartialSchema for Bounded<MIN, MAX> {
@@ -76,4 +128,34 @@ where
     T: Deserialize<'de> + Default,
 {
     Option::deserialize(deserializer).map(Option::unwrap_or_default)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_whole_number_is_an_integer_in_any_notation() {
+        for (text, expected) in [
+            ("85", Some(85)),
+            ("85.0", Some(85)),
+            ("8.5e1", Some(85)),
+            ("1e2", Some(100)),
+            ("0.0", Some(0)),
+            ("-0.0", Some(0)),
+            ("85.5", None),
+            ("101", None),
+            ("-1", None),
+            ("1e300", None),
+            ("\"85\"", None),
+            ("true", None),
+            ("null", None),
+        ] {
+            let read = serde_json::from_str::<Bounded<0, 100>>(text);
+            assert_eq!(read.as_ref().ok().map(|number| number.get()), expected, "{text}");
+            if let Err(error) = read {
+                assert!(error.to_string().starts_with("must be an integer from 0 to 100"), "{error}");
+            }
+        }
+    }
 }

@@ -114,7 +114,8 @@ const NEVER_HERE: &[i64] = &[];
 
 /// Calls that a program does without where the kernel does not have them. clone3(2) and openat2(2) take their
 /// arguments in memory, where they cannot be checked; memory of `memfd_create(2)` is nobody's until it is
-/// mapped.
+/// mapped; inotify(7) tells names and changes in any folder that may be entered, which Landlock does not watch. Most
+/// that would watch look from time to time where it is not there.
 const MISSING: &[i64] = &[
     libc::SYS_clone3,
     libc::SYS_openat2,
@@ -123,7 +124,15 @@ const MISSING: &[i64] = &[
     libc::SYS_io_uring_register,
     libc::SYS_memfd_create,
     libc::SYS_memfd_secret,
+    libc::SYS_inotify_init1,
+    libc::SYS_inotify_add_watch,
 ];
+
+/// Those that this architecture alone has.
+#[cfg(target_arch = "x86_64")]
+const MISSING_HERE: &[i64] = &[libc::SYS_inotify_init];
+#[cfg(not(target_arch = "x86_64"))]
+const MISSING_HERE: &[i64] = &[];
 
 /// Calls that change extended attributes, which Landlock does not watch. A program that copies files does
 /// without them where the file system has none.
@@ -163,7 +172,7 @@ fn programs(network: bool) -> Result<Vec<BpfProgram>, String> {
         refuse(forbidden(), libc::EPERM)?,
         refuse(sockets(network), libc::EACCES)?,
         refuse(Ok(always(UNSUPPORTED)), libc::EOPNOTSUPP)?,
-        refuse(Ok(always(MISSING)), libc::ENOSYS)?,
+        refuse(Ok(always(&[MISSING, MISSING_HERE].concat())), libc::ENOSYS)?,
         unknown(),
     ])
 }

@@ -20,9 +20,10 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::extract::{FromRef, Request};
+use axum::response::Response;
 use contract::{AdminKey, ErrorCode};
 use service::http::{ApiError, finish_counting};
-use tower::util::MapRequest;
+use tower::util::{MapRequest, MapResponse};
 
 use crate::fleet::Fleet;
 
@@ -42,14 +43,14 @@ struct App {
 }
 
 /// Every route, with all that stands around them.
-pub(crate) type Routes = MapRequest<Router, fn(Request) -> Request>;
+pub(crate) type Routes = MapResponse<MapRequest<Router, fn(Request) -> Request>, fn(Response) -> Response>;
 
 /// Makes the routes.
 pub(crate) fn routes(fleet: Arc<Fleet>, admin_key: AdminKey) -> Routes {
     let counting = Arc::clone(&fleet);
     let router = bare(App { fleet, admin_key, carrier: proxy::Carrier::new() });
     let router = finish_counting(router, MAX_BODY_BYTES, move |code| counting.telemetry().refused(code));
-    MapRequest::new(router, seats::keep_user_ids_apart)
+    MapResponse::new(MapRequest::new(router, seats::keep_user_ids_apart), seats::name_all_methods)
 }
 
 /// The routes with nothing around them.

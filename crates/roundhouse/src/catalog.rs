@@ -11,8 +11,12 @@ static DEFAULT: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/../../catalog");
 /// The file of an unpacked catalog that names what of the shipped one it was given: an entry per line.
 const SHIPPED: &str = ".shipped";
 
+/// What makes a catalog one's own: with any of these it says itself who the agent is and what it can do.
+const OWN: [&str; 3] = ["soul.md", "agents", "skills"];
+
 /// Puts the catalog that ships into the folder `to`. Where one was put before, it is given what is new in this version;
-/// what a person edited or removed in it stays as they left it, and so does a folder that they made themselves.
+/// what a person edited or removed in it stays as they left it, and so does a catalog of their own. One that has only
+/// settings, such as an `mcp.json` that was written before the first start, is given what ships beside them.
 pub(crate) fn unpack(to: &Path) -> Result<(), String> {
     let drafted = |work: &dyn Fn(&Path) -> io::Result<()>| {
         // Beside it, and moved into place whole: a start that was cut off leaves no half of one.
@@ -37,8 +41,11 @@ pub(crate) fn unpack(to: &Path) -> Result<(), String> {
         });
         return moved.map_err(|error| format!("the catalog cannot be unpacked to {}: {error}", to.display()));
     }
-    let Ok(shipped) = std::fs::read_to_string(to.join(SHIPPED)) else { return Ok(()) };
-    let known: BTreeSet<_> = shipped.lines().map(str::to_owned).collect();
+    let known: BTreeSet<_> = match std::fs::read_to_string(to.join(SHIPPED)) {
+        Ok(shipped) => shipped.lines().map(str::to_owned).collect(),
+        Err(_) if OWN.iter().any(|name| std::fs::symlink_metadata(to.join(name)).is_ok()) => return Ok(()),
+        Err(_) => BTreeSet::new(),
+    };
     let new: BTreeSet<_> = entries().difference(&known).cloned().collect();
     if !new.is_empty()
         && let Err(error) = drafted(&|draft| add(&new, draft, to, &known))
@@ -159,10 +166,35 @@ mod tests {
     }
 
     #[test]
+    fn settings_that_were_there_first_are_kept_and_get_an_agent() {
+        let home = tempfile::tempdir().unwrap();
+        let to = home.path().join("catalog");
+        for mine in [&["mcp.json", "permissions.json"][..], &[]] {
+            fs::create_dir(&to).unwrap();
+            for name in mine {
+                fs::write(to.join(name), "{}").unwrap();
+            }
+            for _ in 0..2 {
+                unpack(&to).unwrap();
+                assert!(mine.iter().all(|name| fs::read_to_string(to.join(name)).unwrap() == "{}"));
+                assert!(to.join("soul.md").is_file() && to.join("skills/summarize-table/SKILL.md").is_file());
+                assert!(to.join("permissions.json").is_file());
+            }
+            fs::remove_dir_all(&to).unwrap();
+        }
+    }
+
+    #[test]
     fn a_folder_of_their_own_is_left_alone() {
         let home = tempfile::tempdir().unwrap();
         fs::write(home.path().join("soul.md"), "You are mine.").unwrap();
         unpack(home.path()).unwrap();
         assert_eq!(files(home.path()), [("soul.md".to_owned(), b"You are mine.".to_vec())]);
+        for own in ["agents", "skills"] {
+            let home = tempfile::tempdir().unwrap();
+            fs::create_dir(home.path().join(own)).unwrap();
+            unpack(home.path()).unwrap();
+            assert_eq!(files(home.path()), [], "{own}");
+        }
     }
 }

@@ -16,7 +16,7 @@ use service::clock::{Clock as _, SystemClock};
 use service::signals::{Asked, Endings};
 use uuid::Uuid;
 
-use self::input::Input;
+use self::input::{Heard, Input};
 use self::screen::Screen;
 use crate::access::EngineOptions;
 use crate::client::{ClientError, Engine, Events, Orchestrator};
@@ -64,6 +64,8 @@ struct Chat {
     question: Option<Question>,
     /// The last request that was answered here.
     answered: Option<HitlId>,
+    /// Whether a turn failed, or a line of input could not be sent.
+    failed: bool,
 }
 
 /// A request that waits for an answer from here.
@@ -93,7 +95,7 @@ enum End {
 /// What comes next while a turn is shown.
 enum Next {
     Event(Option<anyhow::Result<SentEvent>>),
-    Answer(Option<String>),
+    Answer(Option<Heard>),
 }
 
 impl Chat {
@@ -114,7 +116,7 @@ impl Chat {
             "{user}'s engine, conversation `{}`. Ctrl-D ends, Ctrl-C leaves a turn to itself.",
             on_one_line(task.as_str(), usize::MAX)
         ));
-        let chat = Self {
+        let mut chat = Self {
             orchestrator,
             engine,
             user,
@@ -125,14 +127,27 @@ impl Chat {
             left: waiting.is_some(),
             question: None,
             answered: None,
+            failed: false,
         };
-        chat.converse(endings).await
+        chat.converse(&mut endings).await;
+        chat.result()
     }
 
-    async fn converse(mut self, mut endings: Endings) -> Result<(), Failure> {
+    /// How the conversation was. A person has seen what failed; a program looks at the exit code.
+    fn result(self) -> Result<(), Failure> {
+        match self.screen.lost() {
+            Some(error) => Err(anyhow::Error::new(error).context("the output cannot be written").into()),
+            None if self.failed && !self.input.is_a_persons() => {
+                Err(anyhow::anyhow!("not all went well; what went wrong is said above").into())
+            }
+            None => Ok(()),
+        }
+    }
+
+    async fn converse(&mut self, endings: &mut Endings) {
         // What waits for an answer comes before anything new.
-        if self.left && self.run(None, &mut endings).await.is_break() {
-            return Ok(());
+        if self.left && self.run(None, endings).await.is_break() {
+            return;
         }
         loop {
             self.screen.prompt();
@@ -146,12 +161,19 @@ impl Chat {
                     Asked::Terminate | Asked::Hangup => None,
                 },
             };
-            let Some(message) = message else { return Ok(()) };
+            let message = match message {
+                Some(Ok(message)) => message,
+                Some(Err(unreadable)) => {
+                    self.fails(&unreadable.to_string());
+                    continue;
+                }
+                None => return,
+            };
             if message.trim().is_empty() {
                 continue;
             }
-            if self.run(Some(&message), &mut endings).await.is_break() {
-                return Ok(());
+            if self.run(Some(&message), endings).await.is_break() {
+                return;
             }
         }
     }
@@ -171,7 +193,7 @@ impl Chat {
                 );
                 return ControlFlow::Break(());
             }
-            Ok(Err(error)) => self.screen.problem(&format!("{error:#}")),
+            Ok(Err(error)) => self.fails(&format!("{error:#}")),
             Err(Asked::Interrupt) => {
                 self.left = true;
                 let turn =
@@ -181,6 +203,12 @@ impl Chat {
             Err(Asked::Terminate | Asked::Hangup) => return ControlFlow::Break(()),
         }
         ControlFlow::Continue(())
+    }
+
+    /// Tells the person what went wrong.
+    fn fails(&mut self, problem: &str) {
+        self.failed = true;
+        self.screen.problem(problem);
     }
 
     /// Shows the rest of a turn that was left to itself; then sends the message, if there is one, and shows its
@@ -277,7 +305,11 @@ impl Chat {
                 line = self.input.answer(asked_at) => Next::Answer(line),
             };
             match next {
-                Next::Answer(Some(line)) => self.answer(&line).await?,
+                Next::Answer(Some(Ok(line))) => self.answer(&line).await?,
+                Next::Answer(Some(Err(unreadable))) => {
+                    self.fails(&unreadable.to_string());
+                    self.screen.prompt_answer();
+                }
                 Next::Answer(None) => return Ok(End::Input),
                 Next::Event(Some(Ok(event))) => match self.take(&event).await {
                     Ok(()) if event.event.ends_turn() && until == Until::EndOfTurn => return Ok(End::Turn),
@@ -316,6 +348,10 @@ impl Chat {
         match &event.event {
             Event::HitlRequest(request) => self.ask(request).await?,
             Event::HitlResolved(resolved) => self.resolved(resolved),
+            Event::Error(_) => {
+                self.failed = true;
+                self.question = None;
+            }
             // What was asked and not answered is of no use any more.
             ended if ended.ends_turn() => self.question = None,
             _ => {}

@@ -26,7 +26,7 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(110);
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ClientError {
     /// The service said no.
-    #[error("{message} ({code:?})")]
+    #[error("{message} ({code})")]
     Refused {
         /// Its code.
         code: ErrorCode,

@@ -19,6 +19,11 @@ impl Failure {
         Self::Usage(message.to_string())
     }
 
+    /// A fault in what was asked, with its causes.
+    pub(crate) fn usage_with_causes(error: impl Into<anyhow::Error>) -> Self {
+        Self::Usage(format!("{:#}", error.into()))
+    }
+
     /// Tells the person, and gives the exit code.
     pub(crate) fn report(self) -> ExitCode {
         let code = match self {

@@ -1,14 +1,18 @@
 //! `roundhouse orchestrator`: the orchestrator of a deployment, configured by variables.
 
+use std::fmt;
+use std::io;
 use std::sync::Arc;
 
 use anyhow::Context as _;
 use orchestrator::{Config, OpenError, Orchestrator};
 use service::clock::SystemClock;
-use service::env::{Env as _, ProcessEnv};
+use service::env::{Env, Faults, ProcessEnv, Reader};
+use service::logging::Format;
 use service::signals::Endings;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
+use tracing_subscriber::filter::Targets;
 
 use crate::error::Failure;
 use crate::terminal;
@@ -21,12 +25,12 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
-    let config = Config::from_env(&ProcessEnv).map_err(Failure::usage)?;
+    let (config, log) = configuration(&ProcessEnv).map_err(Failure::usage)?;
     if args.check {
-        terminal::say(&config.to_string())?;
+        terminal::say(&format!("{config}\n{log}"))?;
         return Ok(());
     }
-    service::logging::init(tracing_subscriber::filter::Targets::new().with_default(tracing::Level::INFO));
+    service::logging::init_as(log.format, log.filter);
     service::limits::raise_file_limit();
     // One that the operator names is theirs to provide.
     if ProcessEnv.get("ORCH_CATALOG_MOUNT_PATH").is_none() {
@@ -44,11 +48,65 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         let clock = Arc::new(SystemClock::new());
         let running = Orchestrator::run(config, clock, listener, shutdown.clone());
         let ran = endings.end(running, &shutdown).await;
-        ran.map_err(|error| match error {
-            OpenError::Unreachable { .. } | OpenError::Deposed { .. } => error.into(),
-            error => Failure::usage(error),
-        })?;
+        ran.map_err(failure)?;
         tracing::info!("The orchestrator has stopped; its engines keep running.");
         Ok(())
     })
+}
+
+/// How an orchestrator that could not begin ends: 2 where its configuration names what cannot be used, 1 where something
+/// failed that may work another time, such as a full disk.
+fn failure(error: OpenError) -> Failure {
+    let may_pass = match &error {
+        OpenError::Unreachable { .. } | OpenError::Deposed { .. } => true,
+        OpenError::Registry { source, .. } => !is_misplaced(&**source),
+        _ => false,
+    };
+    if may_pass { error.into() } else { Failure::usage_with_causes(error) }
+}
+
+/// Whether a registry could not be opened for the place that it was given.
+fn is_misplaced(error: &(dyn std::error::Error + 'static)) -> bool {
+    let wrong_place = |kind| {
+        use io::ErrorKind::{
+            AlreadyExists, IsADirectory, NotADirectory, NotFound, PermissionDenied, ReadOnlyFilesystem,
+        };
+        matches!(
+            kind,
+            AlreadyExists | IsADirectory | NotADirectory | NotFound | PermissionDenied | ReadOnlyFilesystem
+        )
+    };
+    std::iter::successors(Some(error), |error| error.source())
+        .filter_map(|error| error.downcast_ref::<io::Error>())
+        .any(|error| wrong_place(error.kind()))
+}
+
+/// What is logged, and how.
+struct Log {
+    filter: Targets,
+    format: Format,
+}
+
+impl fmt::Display for Log {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { filter, format } = self;
+        write!(f, "ORCH_LOG_LEVEL={filter}\nORCH_LOG_FORMAT={}", format.name())
+    }
+}
+
+/// The configuration, with all faults of both parts at once.
+fn configuration(env: &dyn Env) -> Result<(Config, Log), Faults> {
+    let config = Config::from_env(env);
+    let mut reader = Reader::new(env);
+    if let Err(faults) = &config {
+        reader.extend(faults);
+    }
+    let filter = reader.or(
+        "ORCH_LOG_LEVEL",
+        "a level such as info, or a list such as info,sqlx=warn",
+        Targets::new().with_default(tracing::Level::INFO),
+        |text| service::logging::parse_filter(text).ok(),
+    );
+    let format = reader.or("ORCH_LOG_FORMAT", "`text` or `json`", Format::Text, Format::from_name);
+    reader.finish(config.ok().map(|config| (config, Log { filter, format })))
 }

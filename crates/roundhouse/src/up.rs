@@ -45,6 +45,8 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let env = ProcessEnv;
     let engine_env = environment::for_engines(&env);
     let folder = Folder::at(args.dir.as_deref()).map_err(Failure::usage)?;
+    // Before anything in it is read, which would be blamed for what is the folder's fault.
+    folder.check().map_err(Failure::usage)?;
     // A provider that cannot work is found out now, not by the first user.
     let sources = Sources::new(&engine_env, Some(&folder.path().join(CATALOG)));
     let models = sources.first().map(|(checked, _)| checked.routes);
@@ -63,8 +65,9 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         let address = listener.local_addr().context("the address is unknown")?;
         let platform_key = keys.platform.clone();
         let config = config(&taken, &settings, keys, engine_env, address)?;
-        let orchestrator =
-            Orchestrator::open(config, Arc::new(SystemClock::new())).await.map_err(Failure::usage)?;
+        let orchestrator = Orchestrator::open(config, Arc::new(SystemClock::new()))
+            .await
+            .map_err(Failure::usage_with_causes)?;
         let slug = Slug::new(PRODUCT).context("the product's slug")?;
         let name = DisplayName::new("Demo").context("the product's name")?;
         orchestrator.fleet().register_with_key(slug, name, Policy::default(), &platform_key).await?;

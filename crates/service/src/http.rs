@@ -3,7 +3,9 @@
 mod error;
 mod extract;
 mod layers;
+mod wording;
 
-pub use error::ApiError;
+pub use error::{ApiError, Stalled, is_stalled};
 pub use extract::{Json, Path, Query, fields};
+pub(crate) use layers::identified;
 pub use layers::{finish, finish_counting};

@@ -2,6 +2,7 @@
 
 mod fields;
 
+use std::ffi::OsStr;
 use std::io::IsTerminal as _;
 
 use tracing_subscriber::filter::Targets;
@@ -20,13 +21,61 @@ pub fn parse_filter(text: &str) -> Result<Targets, InvalidFilter> {
     if text.split(',').all(known) { text.parse().map_err(|_| InvalidFilter) } else { Err(InvalidFilter) }
 }
 
-/// Sends this process's logs to standard error. Called once, by `main`; a second call changes nothing.
+/// How a log line is written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Format {
+    /// For people.
+    #[default]
+    Text,
+    /// One JSON object per line, for programs that gather logs: `timestamp`, `level`, `target`, `message`, the event's
+    /// fields, and `spans`, the outermost first.
+    Json,
+}
+
+impl Format {
+    /// The format of this name.
+    pub fn from_name(name: &str) -> Option<Self> {
+        match name {
+            "text" => Some(Self::Text),
+            "json" => Some(Self::Json),
+            _ => None,
+        }
+    }
+
+    /// Its name.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Text => "text",
+            Self::Json => "json",
+        }
+    }
+}
+
+/// Sends this process's logs to standard error, as text. Called once, by `main`; a second call changes nothing.
 pub fn init(filter: Targets) {
-    let format = tracing_subscriber::fmt::layer()
-        .fmt_fields(fields::Fields)
-        .with_writer(std::io::stderr)
-        .with_ansi(std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none());
-    let _ = tracing_subscriber::registry().with(filter).with(format).try_init();
+    init_as(Format::Text, filter);
+}
+
+/// Like [`init`], in this format.
+pub fn init_as(format: Format, filter: Targets) {
+    let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
+    let registry = tracing_subscriber::registry().with(filter);
+    let _ = match format {
+        Format::Text => {
+            let colours = std::io::stderr().is_terminal() && wants_colours();
+            registry.with(lines.fmt_fields(fields::Fields).with_ansi(colours)).try_init()
+        }
+        Format::Json => registry.with(lines.json().flatten_event(true).with_current_span(false)).try_init(),
+    };
+}
+
+/// Whether a terminal may be sent colours: its kind knows them, and `NO_COLOR` is not set to anything.
+pub fn wants_colours() -> bool {
+    colours(std::env::var_os("NO_COLOR").as_deref(), std::env::var_os("TERM").as_deref())
+}
+
+fn colours(no_color: Option<&OsStr>, term: Option<&OsStr>) -> bool {
+    no_color.is_none_or(OsStr::is_empty) && term.is_none_or(|kind| kind != "dumb")
 }
 
 #[cfg(test)]
@@ -40,6 +89,21 @@ mod tests {
         }
         for bad in ["", "loud", "info,,", "engine=loud"] {
             assert!(parse_filter(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn colours_are_for_terminals_that_know_them_and_people_who_want_them() {
+        let set = |text: &'static str| Some(OsStr::new(text));
+        for (no_color, term, expected) in [
+            (None, None, true),
+            (None, set("xterm-256color"), true),
+            (set(""), set("xterm"), true),
+            (set("0"), set("xterm"), false),
+            (set("1"), None, false),
+            (None, set("dumb"), false),
+        ] {
+            assert_eq!(colours(no_color, term), expected, "{no_color:?} {term:?}");
         }
     }
 }

@@ -1,10 +1,16 @@
 //! The accept loop: what `axum::serve` leaves open, closed.
 //!
-//! A connection must send its request's head in time, there is a cap on connections, small writes are not held
-//! back (`TCP_NODELAY`), who is refused while sending can read why, and the drain at shutdown ends by a deadline however many streams are open.
+//! A connection must send its request's head and body in time, a head has a bound, there is a cap on connections in
+//! which no address has all places, small writes are not held back (`TCP_NODELAY`), who is refused while sending can
+//! read why, in the envelope even if it was no HTTP, and the drain at shutdown ends by a deadline however many streams
+//! are open.
 
 mod alarm;
+mod bare;
+mod exchange;
 mod linger;
+mod pace;
+mod room;
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -12,24 +18,30 @@ use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::Request;
-use axum::response::Response;
+use axum::http::{HeaderValue, Method, header};
+use axum::response::{IntoResponse as _, Response};
+use contract::ErrorCode;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper_util::rt::TokioIo;
 use hyper_util::service::TowerToHyperService;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tower::{Service, ServiceExt as _};
 
 use self::alarm::Alarm;
+use self::bare::Bare;
 use self::linger::{Lingering, Unread};
+use self::pace::Paced;
+use self::room::{Place, Room};
+use crate::http::{ApiError, identified};
 
 /// The bounds of an accept loop.
 #[derive(Clone, Copy, Debug)]
 pub struct Bounds {
-    /// How many connections may be open at once; further ones wait in the system's queue.
+    /// How many connections may be at work at once. Of further ones some hundreds are answered, each once and within
+    /// [`STANDING`]: `GET /health` as ever, anything else with 503 `CAPACITY_EXHAUSTED`.
     pub max_connections: usize,
     /// How long a client may take to send a request's head. An idle kept-alive connection is closed after
     /// the same time.
@@ -41,18 +53,35 @@ pub struct Bounds {
 /// How long to wait after a failed accept: out of file descriptors, the next try would fail as well.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
+/// A request's head is refused that has not ended after so many bytes and what one look at the socket brings beside
+/// them, which is as much at most. As much is kept of a body that comes faster than it is read.
+const HEAD: usize = 64 * 1024;
+
+/// How long a connection without a place may take for its one request.
+const STANDING: Duration = Duration::from_secs(5);
+
+/// The one path that is answered however full it is.
+const HEALTH: &str = "/health";
+
 /// Serves `service`, such as a router, on `listener` until `shutdown`, then drains: no new connection, requests
 /// in flight finish, and what is still open after [`Bounds::drain`] is cut.
 pub async fn serve<S>(listener: TcpListener, service: S, bounds: Bounds, shutdown: CancellationToken)
 where
     S: Service<Request, Response = Response, Error = Infallible, Future: Send> + Clone + Send + 'static,
 {
-    let permits = Arc::new(Semaphore::new(bounds.max_connections));
+    let room = Room::new(bounds.max_connections);
     let connections = TaskTracker::new();
     let cut = CancellationToken::new();
-    while let Some((stream, permit)) = accept(&listener, &permits, &shutdown).await {
-        let connection = Connection { permit, shutdown: shutdown.clone(), cut: cut.clone() };
-        connections.spawn(connection.run(stream, service.clone(), bounds.header_read_timeout));
+    while let Some((stream, place)) = accept(&listener, &room, &shutdown).await {
+        let is_standing = place.is_standing;
+        let connection = Connection { place, shutdown: shutdown.clone(), cut: cut.clone() };
+        if is_standing {
+            let service = only_health(service.clone());
+            let standing = connection.run(stream, service, STANDING);
+            connections.spawn(async { drop(tokio::time::timeout(STANDING, standing).await) });
+        } else {
+            connections.spawn(connection.run(stream, service.clone(), bounds.header_read_timeout));
+        }
     }
     drop(listener);
     connections.close();
@@ -63,34 +92,61 @@ where
     }
 }
 
-/// The next connection with its permit; none once shutdown has begun.
+/// The next connection with its place; none once shutdown has begun.
 async fn accept(
     listener: &TcpListener,
-    permits: &Arc<Semaphore>,
+    room: &Arc<Room>,
     shutdown: &CancellationToken,
-) -> Option<(TcpStream, OwnedSemaphorePermit)> {
+) -> Option<(TcpStream, Place)> {
     loop {
-        let next = async {
-            let permit = Arc::clone(permits).acquire_owned().await.ok()?;
-            Some((listener.accept().await, permit))
-        };
-        let (accepted, permit) = tokio::select! {
+        let accepted = tokio::select! {
             () = shutdown.cancelled() => return None,
-            next = next => next?,
+            accepted = listener.accept() => accepted,
         };
         match accepted {
-            Ok((stream, _)) => return Some((stream, permit)),
+            // Who cannot even stand is closed at once: one that waited would keep all behind it waiting.
+            Ok((stream, address)) => {
+                if let Some(place) = room.enter(address.ip()) {
+                    return Some((stream, place));
+                }
+            }
             Err(error) => {
                 tracing::warn!(%error, "A connection could not be accepted.");
+                room.make_room();
                 tokio::time::sleep(ACCEPT_PAUSE).await;
             }
         }
     }
 }
 
+/// The service for a connection that has no place: it answers one request.
+fn only_health<S>(
+    service: S,
+) -> impl Service<Request, Response = Response, Error = Infallible, Future: Send> + Clone + Send + 'static
+where
+    S: Service<Request, Response = Response, Error = Infallible, Future: Send> + Clone + Send + 'static,
+{
+    tower::service_fn(move |request: Request| {
+        let service = service.clone();
+        async move {
+            let is_health = request.method() == Method::GET && request.uri().path() == HEALTH;
+            let mut response = if is_health {
+                service.oneshot(request).await?
+            } else {
+                let message =
+                    "too many connections are open at the moment; try again later, and keep fewer open";
+                let full = ApiError::new(ErrorCode::CapacityExhausted, message).retry_after(1);
+                identified(request.headers(), full.into_response())
+            };
+            response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+            Ok(response)
+        }
+    })
+}
+
 struct Connection {
     /// Held while the connection is open.
-    permit: OwnedSemaphorePermit,
+    place: Place,
     shutdown: CancellationToken,
     cut: CancellationToken,
 }
@@ -100,26 +156,39 @@ impl Connection {
     where
         S: Service<Request, Response = Response, Error = Infallible, Future: Send> + Clone + Send + 'static,
     {
+        let Self { place, shutdown, cut } = self;
         let unread = Unread::default();
-        let watched = unread.clone();
-        let service = service.map_request(move |request: hyper::Request<Incoming>| {
-            request.map(|body| Body::new(watched.watch(body)))
-        });
-        let Self { permit, shutdown, cut } = self;
+        let (watched, exchange) = (unread.clone(), Arc::clone(&place.exchange));
+        let answers = Arc::clone(&exchange);
+        let service = service
+            .map_request(move |request: hyper::Request<Incoming>| {
+                exchange.asked();
+                request.map(|body| Body::new(watched.watch(Paced::new(body))))
+            })
+            .map_response(move |answer| Arc::clone(&answers).watch(answer));
         if let Err(error) = stream.set_nodelay(true) {
             tracing::debug!(%error, "TCP_NODELAY could not be set.");
         }
+        let stream = Lingering::new(stream, unread.clone(), shutdown.clone());
         let connection = http1::Builder::new()
             .timer(Alarm::default())
             .header_read_timeout(header_read_timeout)
+            .max_buf_size(HEAD)
             .serve_connection(
-                TokioIo::new(Lingering::new(stream, unread, shutdown.clone())),
+                TokioIo::new(Bare::new(stream, Arc::clone(&place.exchange), unread)),
                 TowerToHyperService::new(service),
             );
         tokio::pin!(connection);
         let ended = tokio::select! {
-            ended = connection.as_mut() => ended,
-            () = shutdown.cancelled() => {
+            ended = connection.as_mut() => Some(ended),
+            () = place.wanted.cancelled() => None,
+            () = shutdown.cancelled() => None,
+        };
+        let ended = match ended {
+            Some(ended) => ended,
+            // One that waits for a request, or has sent half a head, has nothing to lose.
+            None if place.wanted.is_cancelled() && place.exchange.waiting_since().is_some() => Ok(()),
+            None => {
                 connection.as_mut().graceful_shutdown();
                 tokio::select! {
                     ended = connection => ended,
@@ -131,7 +200,6 @@ impl Connection {
             // A client that leaves in mid-stream is everyday life, not a fault of ours.
             tracing::debug!(%error, "A connection ended early.");
         }
-        drop(permit);
     }
 }
 

@@ -10,6 +10,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::task::JoinHandle;
 
 use super::*;
+use crate::http::Json;
 
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -25,7 +26,9 @@ async fn start(bounds: Bounds) -> (SocketAddr, CancellationToken, JoinHandle<()>
     let endless = || async { Body::from_stream(futures::stream::pending::<Result<String, Infallible>>()) };
     let refuse = |_: Request| async { (StatusCode::PAYLOAD_TOO_LARGE, "too large") };
     let router = Router::new().route("/", get(|| async { "hello" })).route("/endless", get(endless));
-    let router = router.route("/refuse", post(refuse));
+    let echo = |Json(fields): Json<serde_json::Value>| async move { fields.to_string() };
+    let router = router.route("/refuse", post(refuse)).route("/echo", post(echo));
+    let router = crate::http::finish(router.route("/health", get(|| async { "well" })), 1 << 20);
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let shutdown = CancellationToken::new();
@@ -55,19 +58,128 @@ async fn a_head_that_never_comes_is_not_waited_for() {
     assert!(!answer.contains("200 OK"), "{answer}");
 }
 
+/// The code in an answer of the envelope's form, which has an id and ends its connection.
+#[track_caller]
+fn refused(answer: &str, status: u16) -> String {
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap_or_else(|| panic!("no answer: {answer:?}"));
+    assert!(head.starts_with(&format!("HTTP/1.1 {status} ")), "{answer}");
+    assert!(head.contains("\r\nx-request-id: ") && head.contains("\r\ntraceparent: "), "{answer}");
+    assert!(head.contains("\r\nconnection: close"), "{answer}");
+    let body: serde_json::Value = serde_json::from_str(body).unwrap_or_else(|_| panic!("{answer}"));
+    assert!(body["error"]["message"].is_string(), "{answer}");
+    body["error"]["code"].as_str().unwrap_or_default().to_owned()
+}
+
 #[tokio::test]
-async fn connections_over_the_cap_wait_for_a_place() {
-    let (address, _shutdown, _server) =
-        start(Bounds { max_connections: 1, header_read_timeout: PATIENCE, ..bounds() }).await;
+async fn whoever_finds_no_place_is_told_so_and_health_is_answered_all_the_same() {
+    let bounds = Bounds { max_connections: 1, header_read_timeout: PATIENCE, ..bounds() };
+    let (address, _shutdown, _server) = start(bounds).await;
     let mut first = send(address, "GET /endless HTTP/1.1\r\nHost: a\r\n\r\n").await;
     let mut head = [0; 12];
     first.read_exact(&mut head).await.unwrap();
-    let mut second = send(address, "GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").await;
-    let mut byte = [0; 1];
-    let early = tokio::time::timeout(Duration::from_millis(50), second.read(&mut byte)).await;
-    assert!(early.is_err(), "the second connection was served beside the first");
+    for _ in 0..3 {
+        let mut second = send(address, "GET / HTTP/1.1\r\nHost: a\r\n\r\n").await;
+        let answer = read_to_end(&mut second).await;
+        assert_eq!(refused(&answer, 503), "CAPACITY_EXHAUSTED");
+        assert!(answer.contains("retry-after: 1"), "{answer}");
+        let mut third = send(address, "GET /health HTTP/1.1\r\nHost: a\r\n\r\n").await;
+        let answer = read_to_end(&mut third).await;
+        assert!(answer.starts_with("HTTP/1.1 200") && answer.ends_with("well"), "{answer}");
+    }
     drop(first);
-    assert!(read_to_end(&mut second).await.contains("hello"));
+    let deadline = std::time::Instant::now() + PATIENCE;
+    let request = "GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
+    while !read_to_end(&mut send(address, request).await).await.ends_with("hello") {
+        assert!(std::time::Instant::now() < deadline, "the place was never given back");
+    }
+}
+
+#[tokio::test]
+async fn an_idle_connection_makes_room_for_one_that_asks() {
+    for begun in ["GET / HTTP/1.1\r\nHost: a\r\n\r\n", "GET / HTTP/1.1\r\nHos", ""] {
+        let bounds = Bounds { max_connections: 1, header_read_timeout: PATIENCE, ..bounds() };
+        let (address, _shutdown, _server) = start(bounds).await;
+        let mut idle = send(address, begun).await;
+        if begun.ends_with("\r\n\r\n") {
+            let mut answer = vec![0; 4096];
+            let length = idle.read(&mut answer).await.unwrap();
+            assert!(answer[..length].ends_with(b"hello"));
+        }
+        let mut asking = send(address, "GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").await;
+        assert!(read_to_end(&mut asking).await.ends_with("hello"), "{begun:?}");
+        assert_eq!(read_to_end(&mut idle).await, "", "{begun:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_body_that_does_not_come_is_not_waited_for() {
+    let bounds = Bounds { header_read_timeout: PATIENCE * 100, ..bounds() };
+    let (address, _shutdown, _server) = start(bounds).await;
+    for head in ["Content-Length: 1000\r\n\r\n{", "Transfer-Encoding: chunked\r\n\r\n1\r\n{\r\n"] {
+        let mut stalled = send(address, &format!("POST /echo HTTP/1.1\r\nHost: a\r\n{head}")).await;
+        let mut answer = Vec::new();
+        stalled.read_to_end(&mut answer).await.unwrap();
+        assert_eq!(refused(&String::from_utf8(answer).unwrap(), 408), "REQUEST_TIMEOUT");
+    }
+}
+
+#[tokio::test]
+async fn what_is_no_http_is_answered_in_the_envelope_too() {
+    let (address, _shutdown, _server) = start(Bounds { header_read_timeout: PATIENCE, ..bounds() }).await;
+    let many = format!("GET / HTTP/1.1\r\n{}\r\n", "a: b\r\n".repeat(101));
+    let long = format!("GET /{} HTTP/1.1\r\nHost: a\r\n\r\n", "a".repeat(65_535));
+    let unended = format!("GET / HTTP/1.1\r\nHost: a\r\nb: {}", "b".repeat(400_000));
+    let mut answers = Vec::new();
+    for (request, name) in [
+        ("hello\r\n\r\n", "HTTP/1.1"),
+        ("GET / HTTP/3.0\r\n\r\n", "HTTP/1.1"),
+        ("\u{16}\u{3}\u{1}\u{2}", "HTTP/1.1"),
+        ("GET / HTTP/1.1\r\nContent-Length: x\r\n\r\n", "Content-Length"),
+        (&many, "100 headers"),
+        (&long, "64 KiB"),
+        (&unended, "64 KiB"),
+    ] {
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        // It may be refused while it is still sent, and is read all the same.
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let answer = read_to_end(&mut stream).await;
+        assert_eq!(refused(&answer, 400), "INVALID_REQUEST", "{request:.60}");
+        assert!(answer.contains(name), "{request:.60}: {answer}");
+        answers.push(answer);
+    }
+    // Behind a good request on the same connection.
+    let mut stream = send(address, "GET / HTTP/1.1\r\nHost: a\r\n\r\n").await;
+    let mut answer = vec![0; 4096];
+    let length = stream.read(&mut answer).await.unwrap();
+    assert!(answer[..length].ends_with(b"hello"));
+    stream.write_all(b"hello\r\n\r\n").await.unwrap();
+    assert_eq!(refused(&read_to_end(&mut stream).await, 400), "INVALID_REQUEST");
+    let mut both = send(address, "GET / HTTP/1.1\r\nHost: a\r\n\r\nhello\r\n\r\n").await;
+    let answer = read_to_end(&mut both).await;
+    let (first, second) = answer.split_once("hello").unwrap();
+    assert!(first.starts_with("HTTP/1.1 200"), "{answer}");
+    assert_eq!(refused(second, 400), "INVALID_REQUEST");
+}
+
+/// An answer that only looks like a refusal of the library's.
+#[tokio::test]
+async fn what_a_service_says_is_left_as_it_is() {
+    const FALSE: &str = "HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\n\r\n";
+    let pieces = || async {
+        let pieces = futures::stream::unfold(0, |count| async move {
+            tokio::task::yield_now().await;
+            (count < 3).then_some((Ok::<_, Infallible>(FALSE), count + 1))
+        });
+        let length = (FALSE.len() * 3).to_string();
+        ([("content-length", length)], Body::from_stream(pieces))
+    };
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let router = Router::new().route("/", get(pieces));
+    tokio::spawn(serve(listener, router, bounds(), CancellationToken::new()));
+    let mut stream = send(address, "GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").await;
+    let answer = read_to_end(&mut stream).await;
+    assert_eq!(answer.split_once("\r\n\r\n").unwrap().1, FALSE.repeat(3));
 }
 
 #[tokio::test]

@@ -140,6 +140,22 @@ pub(super) const ALL: &[Attempt] = &[
         .control(Control::SucceedsAsRoot),
     attempt("etc-list", "list /etc", By::Files, |_| Ok(format!("{} names", fs::read_dir("/etc")?.count()))),
     attempt("other-user", "read another user's folder", By::Files, |target| read(&target.path("other")?)),
+    attempt("watch-outside", "watch another user's folder for names and changes", By::Calls, |target| {
+        let diary = target.path("other")?;
+        raw::perl(
+            r#"
+            my ($init, $watch, $path) = @ARGV;
+            my $queue = syscall($init + 0, 0);
+            refused() if $queue < 0;
+            refused() if syscall($watch + 0, $queue, "$path\0", 0xfff) < 0;
+            print "watching";"#,
+            &[
+                libc::SYS_inotify_init1.to_string(),
+                libc::SYS_inotify_add_watch.to_string(),
+                diary.parent().unwrap_or(Path::new("/")).display().to_string(),
+            ],
+        )
+    }),
     attempt("home", "list root's and others' home folders", By::Files, |_| {
         let homes = fs::read_dir("/home")?.count();
         Ok(format!("{homes} homes, {} names in /root", fs::read_dir("/root")?.count()))

@@ -108,11 +108,10 @@ impl DataRoot {
         let looked = self.look();
         let reason = looked.as_ref().err().map(|missing| self.for_operator(missing));
         if reason != self.logged {
-            match &reason {
-                Some(reason) => {
-                    tracing::error!(reason, "The engines' data is not there; no engine is launched.")
-                }
-                None => tracing::info!("The engines' data is there again."),
+            if let Some(reason) = &reason {
+                tracing::error!(reason, "The engines' data is not there; no engine is launched.");
+            } else {
+                tracing::info!("The engines' data is there again.");
             }
             self.logged = reason;
         }

@@ -17,7 +17,7 @@ use futures::StreamExt as _;
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use service::http::{ApiError, Path};
+use service::http::{ApiError, Path, Stalled, is_stalled};
 use tokio::net::TcpStream;
 use tokio::sync::Notify;
 use tower::util::MapResponse;
@@ -135,7 +135,10 @@ impl Carrier {
                 Ok(response)
             }
             Some(Err(error)) => {
-                let error: &dyn std::error::Error = &error;
+                let error: &(dyn std::error::Error + 'static) = &error;
+                if is_stalled(error) {
+                    return Err(Stalled.into());
+                }
                 tracing::warn!(error, "A call could not be passed on to an engine.");
                 Err(ApiError::new(ErrorCode::BackendError, "the engine did not answer this call"))
             }

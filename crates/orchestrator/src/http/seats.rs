@@ -1,18 +1,20 @@
 //! User ids in paths. Any string is one, `provision` too.
 
-use axum::extract::Request;
-use axum::http::Method;
+use axum::extract::{MatchedPath, Request};
 use axum::http::uri::{PathAndQuery, Uri};
+use axum::http::{HeaderValue, Method, StatusCode, header};
+use axum::response::Response;
 
 /// The one path that is a route of its own and the address of a user's engine.
 const PROVISION: &str = "/engines/provision";
 /// The same path as only `/engines/{user_id}` takes it: with the first letter escaped.
 const USER_PROVISION: &str = "/engines/%70rovision";
 
-/// Only POST means the endpoint: any other method means the user who is called `provision`. The router knows
-/// paths before methods, so the two are told apart here.
+/// POST means the endpoint: the methods of an engine mean the user who is called `provision`. The router knows paths
+/// before methods, so the two are told apart here.
 pub(super) fn keep_user_ids_apart(mut request: Request) -> Request {
-    if request.method() != Method::POST && request.uri().path() == PROVISION {
+    let is_of_an_engine = [Method::GET, Method::HEAD, Method::DELETE].contains(request.method());
+    if is_of_an_engine && request.uri().path() == PROVISION {
         let path_and_query = match request.uri().query() {
             Some(query) => format!("{USER_PROVISION}?{query}"),
             None => USER_PROVISION.to_owned(),
@@ -24,4 +26,16 @@ pub(super) fn keep_user_ids_apart(mut request: Request) -> Request {
         }
     }
     request
+}
+
+/// Names all methods of the path that is two, where one was asked for that neither takes.
+pub(super) fn name_all_methods(mut response: Response) -> Response {
+    let is_the_path = |path: &MatchedPath| path.as_str() == PROVISION;
+    if response.status() == StatusCode::METHOD_NOT_ALLOWED
+        && response.extensions().get().is_some_and(is_the_path)
+    {
+        let all = HeaderValue::from_static("GET,HEAD,DELETE,POST");
+        response.headers_mut().insert(header::ALLOW, all);
+    }
+    response
 }

@@ -1,7 +1,7 @@
 //! Standard input, line by line: each line is the next message, or the answer to what the agent asks.
 
 use std::collections::VecDeque;
-use std::io::{self, BufRead as _, IsTerminal as _};
+use std::io::{self, BufRead, IsTerminal as _};
 use std::time::Instant;
 
 use tokio::sync::mpsc;
@@ -13,14 +13,28 @@ const READ_AHEAD: usize = 64;
 pub(super) struct Input {
     lines: mpsc::Receiver<Line>,
     /// Messages that were written while something else was asked.
-    messages: VecDeque<String>,
+    messages: VecDeque<Heard>,
     /// Whether a person writes, who must have seen a question to answer it.
     terminal: bool,
 }
 
 struct Line {
-    text: String,
+    text: Heard,
     read_at: Instant,
+}
+
+/// A line of input.
+pub(super) type Heard = Result<String, Unreadable>;
+
+/// Input that is no line of text. Its text is for the person.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Unreadable {
+    /// The line has bytes that are no characters.
+    #[error("This line is not UTF-8: it was not sent.")]
+    NoText,
+    /// There is no more input.
+    #[error("The input cannot be read: {0}.")]
+    Broken(io::Error),
 }
 
 impl Input {
@@ -28,9 +42,11 @@ impl Input {
     pub(super) fn read() -> Self {
         let (sender, lines) = mpsc::channel(READ_AHEAD);
         std::thread::spawn(move || {
-            for line in io::stdin().lock().lines() {
-                let Ok(text) = line else { return };
-                if sender.blocking_send(Line { text, read_at: Instant::now() }).is_err() {
+            let mut input = io::stdin().lock();
+            while let Some(text) = line(&mut input) {
+                let is_last = matches!(text, Err(Unreadable::Broken(_)));
+                let is_heard = sender.blocking_send(Line { text, read_at: Instant::now() }).is_ok();
+                if is_last || !is_heard {
                     return;
                 }
             }
@@ -38,8 +54,13 @@ impl Input {
         Self { lines, messages: VecDeque::new(), terminal: io::stdin().is_terminal() }
     }
 
+    /// Whether a person writes, and no program.
+    pub(super) const fn is_a_persons(&self) -> bool {
+        self.terminal
+    }
+
     /// The next message; none at the end.
-    pub(super) async fn message(&mut self) -> Option<String> {
+    pub(super) async fn message(&mut self) -> Option<Heard> {
         match self.messages.pop_front() {
             Some(message) => Some(message),
             None => self.lines.recv().await.map(|line| line.text),
@@ -47,7 +68,7 @@ impl Input {
     }
 
     /// The next answer to what was asked at `asked_at`; none at the end. Where nothing is asked, it never comes.
-    pub(super) async fn answer(&mut self, asked_at: Option<Instant>) -> Option<String> {
+    pub(super) async fn answer(&mut self, asked_at: Option<Instant>) -> Option<Heard> {
         let Some(asked_at) = asked_at else { return std::future::pending().await };
         loop {
             let line = self.lines.recv().await?;
@@ -58,6 +79,19 @@ impl Input {
             }
         }
     }
+}
+
+/// The next line, without its end; none at the end of the input.
+fn line(input: &mut impl BufRead) -> Option<Heard> {
+    let mut bytes = Vec::new();
+    match input.read_until(b'\n', &mut bytes) {
+        Ok(0) => return None,
+        Ok(_) => {}
+        Err(error) => return Some(Err(Unreadable::Broken(error))),
+    }
+    let text = bytes.strip_suffix(b"\n").unwrap_or(&bytes);
+    let text = text.strip_suffix(b"\r").unwrap_or(text);
+    Some(String::from_utf8(text.to_owned()).map_err(|_| Unreadable::NoText))
 }
 
 #[cfg(test)]
@@ -74,16 +108,26 @@ mod tests {
             let asked_at = Instant::now();
             let before = asked_at.checked_sub(Duration::from_millis(1)).unwrap();
             for (text, read_at) in [("y", before), ("n", asked_at), ("thanks", asked_at)] {
-                sender.send(Line { text: text.into(), read_at }).await.unwrap();
+                sender.send(Line { text: Ok(text.into()), read_at }).await.unwrap();
             }
             drop(sender);
-            let answer = input.answer(Some(asked_at)).await;
+            let text = |heard: Option<Heard>| heard.map(Result::unwrap);
+            let answer = text(input.answer(Some(asked_at)).await);
             assert_eq!(answer.as_deref(), Some(if terminal { "n" } else { "y" }));
-            let next = input.message().await;
+            let next = text(input.message().await);
             assert_eq!(next.as_deref(), Some(if terminal { "y" } else { "n" }));
-            assert_eq!(input.message().await.as_deref(), Some("thanks"));
-            assert_eq!(input.message().await, None);
-            assert_eq!(input.answer(Some(asked_at)).await, None);
+            assert_eq!(text(input.message().await).as_deref(), Some("thanks"));
+            assert!(input.message().await.is_none() && input.answer(Some(asked_at)).await.is_none());
         }
+    }
+
+    #[test]
+    fn a_line_that_is_no_text_is_told_and_the_next_one_is_read() {
+        let mut input = &b"one\r\n\xff\n\nlast"[..];
+        assert_eq!(line(&mut input).unwrap().unwrap(), "one");
+        assert!(matches!(line(&mut input), Some(Err(Unreadable::NoText))));
+        assert_eq!(line(&mut input).unwrap().unwrap(), "");
+        assert_eq!(line(&mut input).unwrap().unwrap(), "last");
+        assert!(line(&mut input).is_none());
     }
 }

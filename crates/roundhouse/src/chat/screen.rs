@@ -1,5 +1,6 @@
 //! The terminal: the conversation on standard output, all else on standard error.
 
+use std::cell::Cell;
 use std::io::{self, IsTerminal as _, Write};
 
 use contract::event::{AgentEvent, BlockType, Event, HitlKind, HitlRequest, Lifecycle, SentEvent};
@@ -19,22 +20,32 @@ pub(super) struct Screen {
     interactive: bool,
     /// Whether the open block is one of text.
     streaming: bool,
+    /// Why the conversation cannot be written any more.
+    lost: Cell<Option<io::Error>>,
 }
 
 impl Screen {
     pub(super) fn new() -> Self {
         let terminal = io::stdout().is_terminal();
         Self {
-            colours: terminal && std::env::var_os("NO_COLOR").is_none(),
+            colours: terminal && service::logging::wants_colours(),
             interactive: terminal && io::stdin().is_terminal(),
             streaming: false,
+            lost: Cell::default(),
         }
     }
 
     /// Writes; a terminal that is gone is noticed by the next read.
     fn write(&self, mut to: impl Write, style: &str, text: &str) {
         let result = if self.colours { write!(to, "{style}{text}{PLAIN}") } else { write!(to, "{text}") };
-        let _ = result.and_then(|()| to.flush());
+        if let Err(error) = result.and_then(|()| to.flush()) {
+            self.lost.set(Some(error));
+        }
+    }
+
+    /// Why something could not be written, unless who reads it has seen enough.
+    pub(super) fn lost(&self) -> Option<io::Error> {
+        self.lost.take().filter(|error| error.kind() != io::ErrorKind::BrokenPipe)
     }
 
     pub(super) fn prompt(&self) {

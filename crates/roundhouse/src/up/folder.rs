@@ -6,6 +6,7 @@ use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
 use contract::Timestamp;
+use rustix::fs::Access;
 use service::lock::{FileLock, Holder, LockError};
 
 /// The file with the `demo` product's key.
@@ -81,6 +82,18 @@ impl Folder {
     /// Where it is.
     pub(crate) fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// Whether it can be used, as far as that can be seen without touching it.
+    pub(super) fn check(&self) -> Result<(), FolderError> {
+        let usable = || match fs::metadata(&self.path) {
+            Ok(about) if !about.is_dir() => Err(io::ErrorKind::NotADirectory.into()),
+            Ok(_) => Ok(rustix::fs::access(&self.path, Access::WRITE_OK | Access::EXEC_OK)?),
+            // It can be made, or `take` says why not.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            Err(error) => Err(error),
+        };
+        usable().map_err(|reason| FolderError::Unusable { path: self.path.clone(), reason })
     }
 
     /// Makes the folder where it is missing, and takes it for this process.
@@ -209,5 +222,14 @@ mod tests {
         let folder = Folder::at(Some(&file.path().join("up"))).unwrap();
         let refused = folder.take(NOW).err().unwrap().to_string();
         assert!(refused.contains(file.path().to_str().unwrap()) && refused.contains("--dir"), "{refused}");
+        for path in [file.path(), folder.path()] {
+            let refused = Folder::at(Some(path)).unwrap().check().unwrap_err().to_string();
+            assert!(refused.contains("Not a directory") || refused.contains("not a directory"), "{refused}");
+        }
+        let folder = tempfile::tempdir().unwrap();
+        for path in [folder.path().to_owned(), folder.path().join("new/folder")] {
+            Folder::at(Some(&path)).unwrap().check().unwrap();
+            assert!(fs::read_dir(folder.path()).unwrap().next().is_none(), "nothing is touched");
+        }
     }
 }

@@ -22,16 +22,19 @@ impl fmt::Display for Guide<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { address, folder, default, model } = self;
         let key = quoted(&folder.join(PLATFORM_KEY));
+        // Keys come to curl by its standard input: whoever is on this machine can read what commands are given.
         let admit = format!(
-            "curl -sS -X POST http://{address}/engines/ada/admit -H \"X-Platform-Key: $(cat {key})\" \
+            "sed 's/^/X-Platform-Key: /' {key} | curl -sS -X POST http://{address}/engines/ada/admit -H @- \
              -d '{{\"auto_provision\": true, \"auto_wake\": true}}'"
         );
-        let field = |name: &str| format!("$(echo \"$E\" | sed 's/.*\"{name}\":\"\\([^\"]*\\)\".*/\\1/')");
+        let field =
+            |name: &str, before: &str| format!("sed 's/.*\"{name}\":\"\\([^\"]*\\)\".*/{before}\\1/'");
         let execute = format!(
-            "E=$({admit}); case \"$E\" in *'\"url\":\"'*) curl -sSN \"{}/execute\" -H \"X-Engine-Key: {}\" \
-             -d '{{\"task_id\": \"hello\", \"message\": \"Hello!\"}}';; *) echo \"$E\";; esac",
-            field("url"),
-            field("api_key"),
+            "E=$({admit}); case \"$E\" in *'\"url\":\"'*) echo \"$E\" | {} | curl -sSN \
+             \"$(echo \"$E\" | {})/execute\" -H @- -d '{{\"task_id\": \"hello\", \"message\": \"Hello!\"}}';; \
+             *) echo \"$E\";; esac",
+            field("api_key", "X-Engine-Key: "),
+            field("url", ""),
         );
         let program = std::env::current_exe().map_or_else(|_| "roundhouse".into(), |path| quoted(&path));
         let dir = if *default { String::new() } else { format!(" --dir {}", quoted(folder)) };

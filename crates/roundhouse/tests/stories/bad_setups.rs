@@ -53,8 +53,11 @@ async fn a_folder_that_cannot_be_made_is_named() {
     let fleet = Fleet::in_folder("file/fleet");
     let file = fleet.home.path().join("file");
     fs::write(&file, "kept").unwrap();
-    let ended = fleet.failing_up().await;
-    ended.refused(2, &[fleet.folder().to_str().unwrap()]);
+    for folder in [fleet.folder().to_str().unwrap(), file.to_str().unwrap()] {
+        let ended = fleet.home.run(&["up", "--dir", folder], &fleet.variables).ended().await;
+        let said = ended.refused(2, &[folder, "must be a folder", "--dir"]);
+        assert!(!said.contains("gateway.json"), "{said}");
+    }
     assert_eq!(fs::read_to_string(file).unwrap(), "kept");
 }
 

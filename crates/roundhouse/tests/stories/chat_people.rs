@@ -3,7 +3,7 @@
 use reqwest::Method;
 use rustix::process::Signal;
 use serde_json::{Value, json};
-use strict_provider::{Gate, Reply, StrictProvider};
+use strict_provider::{Fault, Gate, Refusal, Reply, StrictProvider};
 use tokio::io::AsyncWriteExt as _;
 use tokio::process::ChildStdin;
 
@@ -223,4 +223,28 @@ async fn a_question_outlives_its_engine() {
     let said = person.leaves().await;
     assert_eq!(said.matches("The agent asks:").count(), 1, "{said}");
     assert!(results(&provider)[0].contains("green"), "{:?}", results(&provider));
+}
+
+/// A program that pipes its messages in reads of the exit code how it went.
+#[tokio::test]
+async fn who_pipes_learns_from_the_exit_code_whether_all_went_well() {
+    let (fleet, provider) = fleet([Reply::of_text("One."), Reply::of_text("Two.")]).await;
+    let _up = fleet.up().await;
+    let folder = fleet.folder();
+    let chat = format!("{} chat --user ada --dir {}", env!("CARGO_BIN_EXE_roundhouse"), folder.display());
+    let run = async |line: &str| fleet.home.shell(line).ended().await;
+
+    let said =
+        run(&format!("printf 'h\\377\\nhello\\n' | {chat}")).await.refused(1, &["This line is not UTF-8"]);
+    assert!(said.contains("One."), "the lines after it are sent: {said}");
+    assert_eq!(provider.requests().len(), 1);
+    run(&format!("printf 'again\\n' | {chat}")).await.well();
+
+    provider.enqueue(Reply::of_fault(Fault::Refuse { refusal: Refusal::Unauthorized }));
+    let said = run(&format!("printf 'third\\n' | {chat}")).await.refused(1, &["401"]);
+    assert!(!said.contains("InvalidEngineKey"), "{said}");
+    provider.take_refusals();
+
+    provider.enqueue(Reply::of_text("Four."));
+    run(&format!("printf 'fourth\\n' | {chat} > /dev/full")).await.refused(1, &["No space left on device"]);
 }

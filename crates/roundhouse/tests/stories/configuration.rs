@@ -4,11 +4,17 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::net::TcpListener;
 
+use serde_json::Value;
+
+use crate::support::disk::Disk;
 use crate::support::http::client;
 use crate::support::{Deployment, Ended, Home, eventually};
 
 /// Values that no deployment can work with.
-const FAULTS: [(&str, &str); 42] = [
+const FAULTS: [(&str, &str); 45] = [
+    ("ORCH_LOG_LEVEL", "loud"),
+    ("ORCH_LOG_LEVEL", "info,,"),
+    ("ORCH_LOG_FORMAT", "xml"),
     ("ORCH_DATABASE_URL", "mysql://localhost/registry"),
     ("ORCH_DATABASE_URL", "registry.sqlite"),
     ("ORCH_DATABASE_URL", "sqlite:"),
@@ -55,7 +61,9 @@ const FAULTS: [(&str, &str); 42] = [
 /// Whose value is never shown.
 const SECRETS: [&str; 3] = ["ORCH_DATABASE_URL", "ORCH_MASTER_KEY", "ORCH_ADMIN_KEY"];
 /// What the contract gives where nothing is set.
-const DEFAULTS: [&str; 19] = [
+const DEFAULTS: [&str; 21] = [
+    "ORCH_LOG_LEVEL=info",
+    "ORCH_LOG_FORMAT=text",
     "ORCH_BACKEND=docker",
     "ORCH_DOCKER_SOCKET=/var/run/docker.sock",
     "ORCH_ENGINE_NETWORK=engine_net",
@@ -183,6 +191,7 @@ async fn a_check_shows_what_holds_and_hides_what_is_secret() {
         ("ORCH_RESTART_BACKOFF_BASE_S", "0.25"),
         ("ORCH_IDLE_SLEEP_THRESHOLD_S", "0"),
         ("ORCH_PORT", "0"),
+        ("ORCH_LOG_FORMAT", "json"),
     ] {
         variables.insert(name.to_owned(), value.to_owned());
         let said = check(&place, &variables).await.well();
@@ -267,4 +276,41 @@ async fn a_word_that_is_no_option_is_refused() {
     let home = Home::new();
     let ended = home.run(&["orchestrator", "--chek"], &BTreeMap::new()).ended().await;
     ended.refused(2, &["--chek"]);
+}
+
+#[tokio::test]
+async fn a_registry_that_cannot_be_opened_is_named_with_its_cause() {
+    let place = Deployment::plain();
+    let file = place.fleet.folder().join("file");
+    fs::write(&file, "kept").unwrap();
+    let within = place.with("ORCH_DATABASE_URL", format!("sqlite:{}", file.join("registry").display()));
+    within.launch().program.ended().await.refused(2, &["cannot be opened", "os error"]);
+
+    let place = Deployment::plain();
+    let Some(disk) = Disk::new(place.fleet.folder().join("disk"), 1) else { return };
+    let registry = place.fleet.folder().join("disk/registry.sqlite");
+    let place = place.with("ORCH_DATABASE_URL", format!("sqlite:{}", registry.display()));
+    disk.fill();
+    // The configuration is right, and another time it may work.
+    place.launch().program.ended().await.refused(1, &["cannot be opened", "No space left on device"]);
+}
+
+#[tokio::test]
+async fn the_log_is_as_loud_as_it_is_told_and_of_the_form_that_is_wanted() {
+    let place = Deployment::plain().with("ORCH_LOG_FORMAT", "json").with("ORCH_LOG_LEVEL", "debug");
+    let (orchestrator, product) = place.start_with_product().await;
+    product.engine("ada").await;
+    let said = orchestrator.end(rustix::process::Signal::TERM).await.well();
+    let lines: Vec<Value> = said
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap_or_else(|_| panic!("no JSON: {line}")))
+        .collect();
+    assert!(lines.iter().any(|line| line["level"] == "DEBUG" && line["message"] == "Answered a request."));
+    let of_a_request = |line: &&Value| line["spans"][0]["http.route"] == "/engines/{user_id}/admit";
+    let line = lines.iter().find(of_a_request).unwrap_or_else(|| panic!("{said}"));
+    assert!(line["spans"][0]["request.id"].is_string() && line["timestamp"].is_string(), "{line}");
+
+    let place = Deployment::plain().with("ORCH_LOG_LEVEL", "error");
+    let (orchestrator, _) = place.start_with_product().await;
+    assert_eq!(orchestrator.end(rustix::process::Signal::TERM).await.well(), "");
 }

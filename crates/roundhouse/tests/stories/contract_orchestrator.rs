@@ -244,6 +244,45 @@ fn variable(place: &Deployment, engine: &Engine, name: &str) -> Option<String> {
     variables.find(|variable| variable.0 == name).map(|variable| variable.1.to_owned())
 }
 
+/// The engine's allocator is told inside to give back what is free, for the environment holds nothing but this.
+#[tokio::test]
+async fn an_engines_environment_holds_what_is_documented_and_nothing_else() {
+    let place = Deployment::plain()
+        .with("ORCH_ENGINE_ENV_PASSTHROUGH", "LLM_PROVIDER")
+        .with("LLM_PROVIDER", "scripted")
+        .with("TZ", "UTC")
+        .with("LANG", "C.UTF-8")
+        .with("MIMALLOC_SHOW_ERRORS", "0")
+        .with("SOMETHING_ELSE", "not passed on");
+    let (_orchestrator, product) = place.start_with_product().await;
+    let process = place.process_of(&product.engine("ada").await).expect("it runs").as_raw_nonzero();
+    let environment = std::fs::read_to_string(format!("/proc/{process}/environ")).unwrap();
+    let variables = environment.split_terminator('\0');
+    let mut names: Vec<_> = variables.map(|variable| variable.split_once('=').unwrap().0).collect();
+    names.sort_unstable();
+    let documented = [
+        "AD_ENCRYPTION_KEY",
+        "CATALOG_DIR",
+        "ENGINE_HOST",
+        "ENGINE_KEY_HASH",
+        "ENGINE_PORT",
+        "HOME",
+        "LANG",
+        "LLM_PROVIDER",
+        "PATH",
+        "SQLITE_DB_PATH",
+        "TZ",
+    ];
+    assert_eq!(names, documented);
+
+    // The allocator tells its options where it is asked to: of an engine this one is set, of an orchestrator not.
+    let asked = [("MIMALLOC_VERBOSE".to_owned(), "1".to_owned())].into();
+    for (command, delay) in [("engine", "0"), ("orchestrator", "1000")] {
+        let said = place.fleet.home.run(&[command, "--help"], &asked).ended().await.well();
+        assert!(said.contains(&format!("option 'purge_delay': {delay} ")), "{command}: {said}");
+    }
+}
+
 #[tokio::test]
 async fn a_policys_redirect_base_goes_before_the_one_that_is_passed_through() {
     let name = "OAUTH_REDIRECT_BASE_URL";

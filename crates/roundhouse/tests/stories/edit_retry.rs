@@ -14,9 +14,9 @@ fn edit(id: &str, text: &str) -> Value {
     with(message("task", text), json!({"edit_message_id": id}))
 }
 
-/// The body that asks again from the message `id`.
+/// The body that asks again from the message `id`, and has no message of its own.
 fn retry(id: &str) -> Value {
-    with(message("task", ""), json!({"retry_message_id": id}))
+    json!({"task_id": "task", "retry_message_id": id})
 }
 
 /// Three turns of question and answer.

@@ -71,6 +71,24 @@ async fn the_printed_commands_work_as_they_are_and_again_after_a_restart() {
     assert_eq!(fleet.audit("wake").len(), 1);
 }
 
+/// Whoever is on the machine can read what commands are given.
+#[tokio::test]
+async fn no_printed_command_gives_a_key_to_a_program_as_an_argument() {
+    if !has("curl") {
+        return;
+    }
+    let fleet = Fleet::new();
+    let up = fleet.up_by_its_own_word().await;
+    let given = fleet.home.path().join("given");
+    let noting = format!("curl() {{ echo \"$@\" >> {}; command curl \"$@\"; }}", given.display());
+    for command in printed_commands(&up.program.output()).iter().take(2) {
+        fleet.home.shell(&format!("{noting}; {command}")).ended().await.well();
+    }
+    let given = fs::read_to_string(given).unwrap();
+    assert_eq!(given.lines().count(), 3, "{given}");
+    assert!(!given.contains("pk-svc-") && !given.contains("sk-svc-"), "{given}");
+}
+
 #[tokio::test]
 async fn the_printed_commands_work_in_a_folder_with_an_odd_name() {
     if !has("curl") {

@@ -161,7 +161,7 @@ async fn the_brain_of_a_user_is_found() {
     let told = of("ada").await.well();
     assert!(told.contains("“Hello, journal!”") && told.contains("completed (end_turn)"), "{told}");
     assert_eq!(product.status("ada").await, "stopped", "the engine is not woken");
-    of("bob").await.refused(1, &["bob's engine cannot be found", "EngineNotFound"]);
+    of("bob").await.refused(1, &["bob's engine cannot be found", "ENGINE_NOT_FOUND"]);
 
     let brain = fleet.engine_folder(&engine.id).join("brain.sqlite");
     up.end(Signal::TERM).await.well();

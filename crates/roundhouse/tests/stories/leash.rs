@@ -184,6 +184,27 @@ async fn a_command_sees_neither_the_engine_nor_what_is_its_own() {
     rig.engine.tell("task", "Are you there?").await;
 }
 
+/// The kernel tells programs nothing of files that change: what other users do would be among it.
+#[tokio::test]
+async fn a_program_that_waits_for_a_file_to_change_looks_for_itself() {
+    let rig = Rig::allowing_all([]).await;
+    if !is_confined(&rig.engine).await {
+        return;
+    }
+    let follow = "touch log; timeout 9 tail -f log > seen & sleep 0.2; echo news >> log; \
+                  until grep news seen; do sleep 0.05; done; kill $!";
+    let said = says(&rig.engine, follow).await;
+    assert!(said.contains("news"), "{said}");
+    if Path::new("/usr/bin/node").exists() {
+        let script = "const fs = require('fs'); fs.writeFileSync('a', 'a'); \
+                      try { fs.watch('a') } catch (error) { console.log(error.code) } \
+                      fs.watchFile('a', {interval: 20}, () => { console.log('seen'); process.exit() }); \
+                      setTimeout(() => fs.writeFileSync('a', 'longer'), 100)";
+        let said = says(&rig.engine, &format!("node -e \"{script}\"")).await;
+        assert!(said.contains("ENOSYS") && said.contains("seen"), "{said}");
+    }
+}
+
 #[tokio::test]
 async fn a_command_has_what_it_needs() {
     if !has("perl") {

@@ -31,6 +31,7 @@ mod contract_engine;
 mod contract_orchestrator;
 mod contract_table;
 mod data_away;
+mod deploy;
 mod docker_behind_our_back;
 mod docker_daemon;
 mod docker_engine_killed;

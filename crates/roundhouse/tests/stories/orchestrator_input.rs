@@ -303,3 +303,75 @@ async fn an_engine_can_be_pinned_to_the_version_that_there_is() {
     call(&product, "POST /engines/provision", provision(version)).await.ok(PROVISIONED);
     assert_eq!(product.get("ada").await.ok(ENGINE_RECORD)["engine_version"], version);
 }
+
+#[tokio::test]
+async fn what_is_no_http_is_refused_in_the_envelope_by_both_services() {
+    let fleet = Fleet::new();
+    let up = fleet.up().await;
+    let engine = up.product().engine("ada").await;
+    let large = "x".repeat(200_000);
+    let many: Vec<_> = (0..101).map(|_| ("a", "b")).collect();
+    for base in [&up.base, &engine.url] {
+        for (head, headers, what) in [
+            ("G@T /health", &[][..], "not a request of HTTP/1.1"),
+            ("GET /he\u{1}alth", &[], "not a request of HTTP/1.1"),
+            ("GET /health", &[("a", large.as_str())], "too large"),
+            ("GET /health", &many, "too large"),
+        ] {
+            let answer = ask_raw(base, head, headers, b"").await;
+            names(&answer, what);
+            assert!(answer.header("x-request-id").is_some() && answer.header("traceparent").is_some());
+        }
+    }
+}
+
+/// Neither the libraries' words nor the language that the services are written in.
+#[tokio::test]
+async fn a_refusal_is_in_the_words_of_http_and_json() {
+    let fleet = Fleet::new();
+    let up = fleet.up().await;
+    let product = up.product();
+    let engine = product.engine("ada").await;
+    let key = ("x-engine-key", engine.key.as_str());
+    let long = format!("GET /engines/{}", "x".repeat(257));
+    for (head, body, message) in [
+        ("GET /engines?limit=ten", "", "`limit`: must be an integer from 1 to 1000"),
+        ("GET /engines?status=gone", "", "`status`: must be one of `provisioning`, "),
+        ("GET /audit?event=no", "", "`event`: must be one of `register`, "),
+        (&*long, "", "`user_id`, in the path: must be 1 to 256 bytes of UTF-8"),
+        ("POST /engines/provision", "{a: 1}", "the body is not valid JSON: key must be a string, at line 1"),
+        ("POST /engines/provision", "{}", "`user_id`: must be given"),
+        ("POST /engines/provision", r#"{"user_id": 7}"#, "`user_id`: must be a string, not `7`"),
+    ] {
+        let answer = call(&product, head, body).await;
+        assert!(answer.refused(400, "INVALID_REQUEST").starts_with(message), "{head}: {answer:?}");
+    }
+    let task = format!("GET /tasks/{}", "x".repeat(1_025));
+    for (head, body, message) in [
+        ("GET /tasks?offset=-1", "", "`offset`: must be an integer of at least 0"),
+        ("GET /execute/replay?after=x", "", "`after`: must be an integer of at least 0"),
+        (&*task, "", "`task_id`, in the path: must be 1 to 1,024 bytes of UTF-8"),
+        (
+            "POST /execute",
+            r#"{"task_id": "t", "message": "", "media": ["a"]}"#,
+            "`media[0]`: must be an object, not \"a\"",
+        ),
+        (
+            "POST /execute",
+            r#"{"task_id": "t", "message": "", "media": [{"type": "image", "data": 1}]}"#,
+            "`media[0].data`: must be a string, not `1`",
+        ),
+        ("POST /execute", r#"{"task_id": "t"}"#, "`message`: must not be empty or blank"),
+        (
+            "POST /execute",
+            r#"{"task_id": "t", "max_turns": 0.0}"#,
+            "`max_turns`: must be an integer of at least 1",
+        ),
+    ] {
+        let answer = ask_raw(&engine.url, head, &[key], body.as_bytes()).await;
+        assert!(answer.refused(400, "INVALID_REQUEST").starts_with(message), "{head}: {answer:?}");
+    }
+    let body = br#"{"task_id": "t", "rating": 4.0, "feedback_type": "rating"}"#;
+    let answer = ask_raw(&engine.url, "POST /feedback", &[key], body).await;
+    answer.refused(404, "TASK_NOT_FOUND");
+}

@@ -53,9 +53,31 @@ impl ApiError {
         if let Some(seconds) = retry_after_s {
             response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
         }
+        if code == ErrorCode::RequestTimeout {
+            // The rest of the body may still come, and would be taken for the next request.
+            response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+        }
         // For whoever counts refusals around the handlers.
         response.extensions_mut().insert(code);
         response
+    }
+}
+
+/// The body of a request was given up: nothing came of it for 30 seconds, or less than 4 KiB a second in the long run.
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+#[error("the request's body did not come in time")]
+pub struct Stalled;
+
+/// Whether reading the body of a request failed because it did not come in time.
+pub fn is_stalled(error: &(dyn std::error::Error + 'static)) -> bool {
+    std::iter::successors(Some(error), |error| error.source()).any(<dyn std::error::Error>::is::<Stalled>)
+}
+
+impl From<Stalled> for ApiError {
+    fn from(_: Stalled) -> Self {
+        let message = "the body did not come in time: something must come every 30 seconds, and 4 KiB a second in the \
+                       long run";
+        Self::new(ErrorCode::RequestTimeout, message)
     }
 }
 

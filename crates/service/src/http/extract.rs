@@ -3,16 +3,20 @@
 //! They come after authentication in a handler's arguments: axum runs them in order, so a bad key is answered
 //! before the path, the query or the body is looked at.
 
+use std::fmt;
+
 use axum::body::Bytes;
-use axum::extract::rejection::BytesRejection;
-use axum::extract::{FromRequest, FromRequestParts, Request};
+use axum::extract::path::ErrorKind;
+use axum::extract::rejection::{BytesRejection, PathRejection};
+use axum::extract::{FromRequest, FromRequestParts, RawPathParams, Request};
 use axum::http::StatusCode;
 use axum::http::request::Parts;
 use contract::ErrorCode;
 use serde::de::DeserializeOwned;
+use serde_json::error::Category;
 use serde_json::{Map, Value};
 
-use super::ApiError;
+use super::{ApiError, Stalled, is_stalled, wording};
 
 /// How much of either end of a message is kept: it may quote a value as long as a body may be.
 const KEPT: usize = 200;
@@ -49,6 +53,7 @@ fn unread(rejection: &BytesRejection) -> ApiError {
         StatusCode::PAYLOAD_TOO_LARGE => {
             ApiError::new(ErrorCode::PayloadTooLarge, "the body is larger than this service takes")
         }
+        _ if is_stalled(rejection) => Stalled.into(),
         _ => invalid("the body could not be read to its end"),
     }
 }
@@ -62,7 +67,10 @@ fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, ApiError> {
         return Err(invalid("the body must be a JSON object"));
     }
     // Keeping the path costs more than reading, so a body is read again where something is wrong with it.
-    serde_json::from_str(body).map_err(|error| fault::<T>(body, &error))
+    serde_json::from_str(body).map_err(|error| match error.classify() {
+        Category::Eof => not_json("it ends too early", &error),
+        _ => fault::<T>(body, &error),
+    })
 }
 
 /// What is wrong with `body`, and in which field.
@@ -71,8 +79,19 @@ fn fault<T: DeserializeOwned>(body: &str, error: &serde_json::Error) -> ApiError
     match serde_path_to_error::deserialize::<_, T>(&mut deserializer) {
         // It is what stands behind the object.
         Ok(_) => invalid(format!("the body must be one JSON object: {error}")),
-        Err(error) => named(&error),
+        Err(error) if error.inner().classify() == Category::Data => named(&error),
+        // The path of what is no JSON is that of a field as far as it was read.
+        Err(error) => {
+            let text = error.inner().to_string();
+            let what = text.rsplit_once(" at line ").map_or(&*text, |(what, _)| what);
+            not_json(what, error.inner())
+        }
     }
+}
+
+fn not_json(what: &str, error: &serde_json::Error) -> ApiError {
+    let (line, column) = (error.line(), error.column());
+    invalid(format!("the body is not valid JSON: {what}, at line {line} column {column}"))
 }
 
 /// Reads a `T` from the fields of an object that came in a body.
@@ -83,14 +102,20 @@ pub fn fields<T: DeserializeOwned>(object: Map<String, Value>) -> Result<T, ApiE
     serde_path_to_error::deserialize(Value::Object(object)).map_err(|error| named(&error))
 }
 
-fn named(error: &serde_path_to_error::Error<serde_json::Error>) -> ApiError {
-    let path = error.path().to_string();
+fn named<E: fmt::Display>(error: &serde_path_to_error::Error<E>) -> ApiError {
+    let (path, text) = (error.path().to_string(), error.inner().to_string());
     // The path of a problem with the object itself, such as a missing field, is `.`.
-    if path == "." {
-        invalid(error.inner().to_string())
-    } else {
-        invalid(format!("`{path}`: {}", error.inner()))
-    }
+    let inside = if path == "." { String::new() } else { path };
+    let missing = wording::field(&text).map(|field| match inside.as_str() {
+        "" => field.to_owned(),
+        inside => format!("{inside}.{field}"),
+    });
+    let (place, text) = match missing {
+        Some(place) if text.starts_with("missing") => (place, "must be given".to_owned()),
+        Some(place) => (place, "must be given only once".to_owned()),
+        None => (inside, wording::plain(&text)),
+    };
+    if place.is_empty() { invalid(text) } else { invalid(format!("`{place}`: {text}")) }
 }
 
 /// Parameters from the path, percent-decoded.
@@ -109,8 +134,26 @@ impl<S: Send + Sync, T: DeserializeOwned + Send> FromRequestParts<S> for Path<T>
         }
         match axum::extract::Path::from_request_parts(parts, state).await {
             Ok(axum::extract::Path(value)) => Ok(Self(value)),
+            Err(PathRejection::FailedToDeserializePathParams(failed)) => {
+                let names = RawPathParams::from_request_parts(parts, state).await;
+                // Of several parts all but the first are texts of any kind.
+                let first = names.as_ref().ok().and_then(|names| Some(names.iter().next()?.0));
+                Err(misplaced(failed.into_kind(), first.unwrap_or("path")))
+            }
             Err(rejection) => Err(invalid(format!("the path is invalid: {}", rejection.body_text()))),
         }
+    }
+}
+
+/// What is wrong with a part of the path: with the one named, where nothing says which it is.
+fn misplaced(kind: ErrorKind, name: &str) -> ApiError {
+    let wrong =
+        |name: &str, message: &str| invalid(format!("`{name}`, in the path: {}", wording::plain(message)));
+    match kind {
+        ErrorKind::DeserializeError { key, message, .. } => wrong(&key, &message),
+        ErrorKind::Message(message) => wrong(name, &message),
+        ErrorKind::InvalidUtf8InPathParam { key } => wrong(&key, "must be UTF-8 once its escapes are read"),
+        kind => invalid(format!("the path is invalid: {kind}")),
     }
 }
 
@@ -125,17 +168,21 @@ pub struct Query<T>(pub T);
 impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for Query<T> {
     type Rejection = ApiError;
 
-    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
-        match axum::extract::Query::from_request_parts(parts, state).await {
-            Ok(axum::extract::Query(value)) => Ok(Self(value)),
-            Err(rejection) => Err(invalid(format!("the query is invalid: {}", rejection.body_text()))),
-        }
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, ApiError> {
+        read_query(parts.uri.query().unwrap_or_default()).map(Self)
     }
+}
+
+fn read_query<T: DeserializeOwned>(query: &str) -> Result<T, ApiError> {
+    let pairs = form_urlencoded::parse(query.as_bytes());
+    let fields = serde_urlencoded::Deserializer::new(pairs);
+    serde_path_to_error::deserialize(fields).map_err(|error| named(&error))
 }
 
 #[cfg(test)]
 mod tests {
-    use contract::orchestrator::{ProvisionEngine, RegisterProduct, ReplacePolicy};
+    use contract::engine::Execute;
+    use contract::orchestrator::{ListEngines, ProvisionEngine, RegisterProduct, ReplacePolicy};
     use proptest::prelude::*;
     use serde_json::json;
 
@@ -151,10 +198,10 @@ mod tests {
     #[test]
     fn a_refusal_names_the_field_and_what_it_must_be() {
         for (body, named) in [
-            ("", "missing field `user_id`"),
-            ("{}", "missing field `user_id`"),
-            (r#"{"user_id": null}"#, "`user_id`: invalid type: null"),
-            (r#"{"user_id": 7}"#, "`user_id`: invalid type: integer"),
+            ("", "`user_id`: must be given"),
+            ("{}", "`user_id`: must be given"),
+            (r#"{"user_id": null}"#, "`user_id`: must be a string, not null"),
+            (r#"{"user_id": 7}"#, "`user_id`: must be a string, not `7`"),
             (r#"{"user_id": ""}"#, "`user_id`: must be 1 to 256 bytes"),
             (
                 r#"{"user_id": "a", "engine_version": "svc-engine:latest"}"#,
@@ -163,7 +210,9 @@ mod tests {
             (r#"["a"]"#, "must be a JSON object"),
             (r#""a""#, "must be a JSON object"),
             (r#"{"user_id": "a"} {}"#, "must be one JSON object"),
-            (r#"{"user_id": "a""#, "EOF"),
+            (r#"{"user_id": "a""#, "the body is not valid JSON: it ends too early, at line 1 column"),
+            ("{a: 1}", "the body is not valid JSON: key must be a string, at line 1 column 2"),
+            (r#"{"user_id": tru}"#, "the body is not valid JSON: expected ident, at line 1 column"),
         ] {
             let refusal = refusal::<ProvisionEngine>(body);
             assert!(refusal.contains(named), "{body}: {refusal}");
@@ -171,7 +220,28 @@ mod tests {
         let nested = refusal::<RegisterProduct>(
             r#"{"slug": "a", "display_name": "A", "policy": {"max_engines": "3"}}"#,
         );
-        assert!(nested.contains("`policy.max_engines`"), "{nested}");
+        assert!(nested.contains("`policy.max_engines`: must be an integer of at least 0"), "{nested}");
+        let missing =
+            refusal::<Execute>(r#"{"task_id": "a", "media": [{"type": "document", "source": {}}]}"#);
+        assert!(missing.contains("`media[0].source.type`: must be given"), "{missing}");
+        let no_object = refusal::<Execute>(r#"{"task_id": "a", "media": ["a"]}"#);
+        assert!(no_object.contains(r#"`media[0]`: must be an object, not \"a\""#), "{no_object}");
+    }
+
+    #[test]
+    fn a_refusal_of_a_query_names_the_parameter_and_what_it_must_be() {
+        for (query, message) in [
+            ("limit=0", "`limit`: must be an integer from 1 to 1000"),
+            ("limit=ten", "`limit`: must be an integer from 1 to 1000"),
+            ("limit=", "`limit`: must be an integer from 1 to 1000"),
+            ("limit=1&limit=2", "`limit`: must be given only once"),
+            ("offset=-1", "`offset`: must be an integer of at least 0"),
+            ("status=gone", "`status`: must be one of `provisioning`, `running`, "),
+        ] {
+            let (code, text) = read_query::<ListEngines>(query).unwrap_err().into_parts();
+            assert_eq!(code, ErrorCode::InvalidRequest);
+            assert!(text.starts_with(message), "{query}: {text}");
+        }
     }
 
     #[test]
@@ -180,7 +250,7 @@ mod tests {
         let long = serde_json::json!({"policy": "ü".repeat(100_000)}).to_string();
         for (refusal, begin, end) in [
             (refusal::<ProvisionEngine>(&body), "`engine_version`: must be an image", ""),
-            (refusal::<ReplacePolicy>(&long), "`policy`: invalid type: string", "expected an object"),
+            (refusal::<ReplacePolicy>(&long), "`policy`: must be an object, not \\\"üü", "üü\\\""),
         ] {
             assert!(refusal.contains(begin) && refusal.contains(end), "{refusal}");
             assert!(refusal.len() < 1_000, "{} bytes", refusal.len());
@@ -195,7 +265,7 @@ mod tests {
         assert_eq!(code, ErrorCode::InvalidRequest);
         assert!(message.starts_with("`user_id`: must be 1 to 256 bytes"), "{message}");
         let (_, message) = refusal(json!({})).into_parts();
-        assert!(message.contains("missing field `user_id`"), "{message}");
+        assert!(message.contains("`user_id`: must be given"), "{message}");
         let object = json!({"user_id": "a", "colour": "red"}).as_object().unwrap().clone();
         assert_eq!(fields::<ProvisionEngine>(object).unwrap().user_id.as_str(), "a");
     }

@@ -182,6 +182,13 @@ impl Told {
     }
 }
 
+/// An answer that comes from no route, with an id of its own or the caller's, as every answer has.
+pub(crate) fn identified(headers: &HeaderMap, mut answer: Response) -> Response {
+    let (request_id, trace) = (request_id(headers), TraceContext::of_request(headers.get(&TRACEPARENT)));
+    Told { request_id, trace, route: None, refused: Arc::new(|_| {}) }.write(&mut answer);
+    answer
+}
+
 /// The caller's request id if it is a sane one (visible ASCII, bounded), else a new one.
 fn request_id(headers: &HeaderMap) -> HeaderValue {
     let sane = |id: &&HeaderValue| {

@@ -29,6 +29,11 @@ impl Unread {
         self.0.store(false, Ordering::Relaxed);
         Watched { body, is_read: false, unread: self.clone() }
     }
+
+    /// Of what still comes nothing is read.
+    pub(super) fn mark(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
 }
 
 /// The body of a request.

@@ -13,13 +13,8 @@ use crate::backend::Launch;
 use crate::backend::folder::Folder;
 
 /// Taken over from the orchestrator's own environment, with what to use where it has none.
-const TAKEN_OVER: [(&str, Option<&str>); 4] = [
-    ("PATH", Some("/usr/local/bin:/usr/bin:/bin")),
-    ("LANG", Some("C.UTF-8")),
-    ("TZ", None),
-    // What the allocator has freed goes back at once: an engine works in bursts and is idle in between.
-    ("MIMALLOC_PURGE_DELAY", Some("0")),
-];
+const TAKEN_OVER: [(&str, Option<&str>); 3] =
+    [("PATH", Some("/usr/local/bin:/usr/bin:/bin")), ("LANG", Some("C.UTF-8")), ("TZ", None)];
 
 /// The command that is the engine. Its environment is made from nothing, so that nothing of the
 /// orchestrator's own, its master key least of all, reaches an engine.

@@ -117,7 +117,6 @@ async fn an_engine_has_its_own_session_folder_streams_and_environment() {
             "HOME",
             "LANG",
             "LLM_API_KEY",
-            "MIMALLOC_PURGE_DELAY",
             "PATH",
             "SQLITE_DB_PATH",
         ]

@@ -1,0 +1,77 @@
+//! Who gets a place.
+
+use super::*;
+
+fn address(last: u8) -> IpAddr {
+    [10, 0, 0, last].into()
+}
+
+/// Places for connections from `address` that are all at work, as many as there are.
+fn fill(room: &Arc<Room>, address: IpAddr) -> Vec<Place> {
+    std::iter::from_fn(|| room.enter(address).filter(|place| !place.is_standing))
+        .inspect(|place| place.exchange.asked())
+        .collect()
+}
+
+#[test]
+fn one_address_may_have_nearly_all_places_and_never_the_last_ones() {
+    let room = Room::new(900);
+    let first = fill(&room, address(1));
+    assert_eq!(first.len(), 800);
+    let second = fill(&room, address(2));
+    assert_eq!(second.len(), 89, "eight ninths of what was left");
+    for other in 3..=9 {
+        assert!(!room.enter(address(other)).unwrap().is_standing, "{other}");
+    }
+    assert!(room.enter(address(1)).unwrap().is_standing);
+    drop(first);
+    assert!(fill(&room, address(2)).len() > 600);
+}
+
+#[test]
+fn even_the_least_room_has_a_place_for_one() {
+    for places in 1..4 {
+        let room = Room::new(places);
+        assert_eq!(fill(&room, address(1)).len(), places);
+    }
+}
+
+#[test]
+fn who_stands_takes_no_place_and_cannot_keep_others_from_standing() {
+    let room = Room::new(1);
+    let _at_work = fill(&room, address(1));
+    let standing: Vec<_> = std::iter::from_fn(|| room.enter(address(1))).collect();
+    assert!(standing.iter().all(|place| place.is_standing));
+    assert!((200..STANDING).contains(&standing.len()), "{}", standing.len());
+    assert!(room.enter(address(2)).unwrap().is_standing);
+}
+
+#[test]
+fn the_longest_idle_of_who_has_most_makes_room() {
+    let room = Room::new(18);
+    let small = room.enter(address(2)).unwrap();
+    let large: Vec<_> = (0..16).map(|_| room.enter(address(1)).unwrap()).collect();
+    for place in &large {
+        place.exchange.asked();
+    }
+    // Idle are the small one, for longest, and of the large ones this, since later.
+    let idle = &large[3];
+    std::thread::sleep(Duration::from_millis(3));
+    drop(Arc::clone(&idle.exchange).watch(axum::response::Response::default()));
+    idle.exchange.written();
+    let newcomer = room.enter(address(1)).unwrap();
+    assert!(!newcomer.is_standing);
+    let given_up = large.iter().chain([&small]).filter(|place| place.wanted.is_cancelled()).count();
+    assert!(idle.wanted.is_cancelled() && given_up == 1, "{given_up}");
+    // Its place is given back once only.
+    drop(large);
+    assert_eq!(room.table.lock().unwrap().places.taken, 2);
+}
+
+#[test]
+fn a_network_of_ipv6_is_one_party() {
+    let same = ["2001:db8::1", "2001:db8::ffff:1:2:3"].map(|text| party(text.parse().unwrap()));
+    assert_eq!(same[0], same[1]);
+    assert_ne!(same[0], party("2001:db8:0:1::1".parse().unwrap()));
+    assert_eq!(party("::ffff:10.0.0.1".parse().unwrap()), address(1));
+}
