@@ -31,12 +31,12 @@ pub(crate) struct Branch {
 /// Where a message came from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
-    /// It opened a turn, with the event `ts`.
+    /// It opened a turn.
     Opening {
         /// The message.
         message_id: MessageId,
-        /// The event.
-        ts: i64,
+        /// The `ts` of the turn's first event: an edit takes out all events from it on.
+        events_from: i64,
     },
     /// The user said it to a running turn.
     Steered {
@@ -209,10 +209,10 @@ impl Branch {
     pub(crate) fn cut(&self, base: Base) -> Result<Cut, NotThere> {
         let keep = self.kept(base)?;
         let (events_from, messages) = match (base, self.places.get(keep)) {
-            (Base::Edit { message_id }, Some(Place::Opening { ts, .. })) => {
+            (Base::Edit { message_id }, Some(Place::Opening { events_from, .. })) => {
                 let before = self.listed.iter().position(|listed| *listed == message_id);
                 let gone = before.map_or(0, |before| self.listed.len() - before);
-                (Some(*ts), u64::try_from(gone).unwrap_or(0))
+                (Some(*events_from), u64::try_from(gone).unwrap_or(0))
             }
             (Base::Edit { .. }, _) => return Err(NotThere::NotEditable),
             (Base::End | Base::Retry { .. }, _) => (None, 0),

@@ -40,7 +40,7 @@ fn reply(call: &ToolUse, text: String) -> ToolReply {
 /// A branch that a model can be asked about. The answers' first blocks are reasoning.
 fn branch(said: &[Said]) -> Branch {
     let mut branch = Branch::default();
-    let opening = || Place::Opening { message_id: MessageId::new(), ts: 0 };
+    let opening = || Place::Opening { message_id: MessageId::new(), events_from: 0 };
     branch.push(Message::user("first"), opening());
     let mut answered = false;
     for said in said {
@@ -147,7 +147,7 @@ proptest! {
 #[test]
 fn what_must_survive_is_said_word_for_word() {
     let mut branch = Branch::default();
-    let opening = || Place::Opening { message_id: MessageId::new(), ts: 0 };
+    let opening = || Place::Opening { message_id: MessageId::new(), events_from: 0 };
     branch.push(Message::user("bake a cake"), opening());
     let (skill, failed) = (call("load_skill"), call("load_skill"));
     let blocks = vec![Block::ToolUse(skill.clone()), Block::ToolUse(failed.clone())];
@@ -182,7 +182,7 @@ fn the_last_message_survives_a_reset_with_what_is_attached() {
         data: None,
     };
     let content = vec![Content::Text { text: "what is it?".into() }, Content::Media(media.clone())];
-    branch.push(Message::User { content }, Place::Opening { message_id: MessageId::new(), ts: 0 });
+    branch.push(Message::User { content }, Place::Opening { message_id: MessageId::new(), events_from: 0 });
     branch.rewrite(RewriteKind::Compacted(reset(&branch).0));
     let [Message::User { content }] = branch.messages() else { panic!("{:?}", branch.messages()) };
     assert!(content.contains(&Content::Media(media)));

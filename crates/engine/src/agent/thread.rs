@@ -3,6 +3,8 @@
 //! Whatever happened to earlier turns, what the fold gives is a valid conversation: every call is followed by
 //! its result, one that was never run by a result that says so.
 
+use std::ops::RangeInclusive;
+
 use contract::event::{HitlKind, StopReason};
 use contract::{CallId, HitlId, MessageId, TurnId};
 
@@ -151,21 +153,24 @@ impl Thread {
     }
 
     fn fold(steps: Vec<StoredStep>) -> Result<Option<Self>, NotOpened> {
-        steps.into_iter().try_fold(None, |thread: Option<Self>, StoredStep { turn_id, ts, step, .. }| match (
-            step, thread,
-        ) {
-            (Step::Opened(opened), thread) => Ok(Some(Self::open(thread, opened, ts))),
-            (Step::Unknown, thread) => Ok(thread),
-            (_, None) => Err(NotOpened(turn_id)),
-            (step, Some(mut thread)) => {
-                thread.apply(step, ts);
-                Ok(Some(thread))
-            }
-        })
+        let mut thread: Option<Self> = None;
+        for StoredStep { turn_id, opened_ts, ts, step, .. } in steps {
+            thread = match (step, thread) {
+                (Step::Opened(opened), thread) => Some(Self::open(thread, opened, opened_ts..=ts)),
+                (Step::Unknown, thread) => thread,
+                (_, None) => return Err(NotOpened(turn_id)),
+                (step, Some(mut thread)) => {
+                    thread.apply(step, ts);
+                    Some(thread)
+                }
+            };
+        }
+        Ok(thread)
     }
 
-    /// The thread once a turn is opened, after the turns `before` it.
-    pub(crate) fn open(before: Option<Self>, opened: Opened, ts: i64) -> Self {
+    /// The thread once a turn is opened, after the turns `before` it. `stamps` are the `ts` of the events that open it.
+    pub(crate) fn open(before: Option<Self>, opened: Opened, stamps: RangeInclusive<i64>) -> Self {
+        let (events_from, ts) = stamps.into_inner();
         let Opened { message_id, notes, message, media, options, base } = opened;
         let mut branch = before.map(Self::ended).unwrap_or_default();
         branch.go_to(base);
@@ -178,7 +183,7 @@ impl Thread {
             let text = Content::Text { text: message };
             let notes = notes.into_iter().map(|text| Content::Note { text });
             let content = notes.chain([text]).chain(media).collect();
-            branch.push(Message::User { content }, Place::Opening { message_id, ts });
+            branch.push(Message::User { content }, Place::Opening { message_id, events_from });
         }
         let turn = Turn::new(message_id, options, base, ts);
         Self { branch, calls: Vec::new(), asked: Vec::new(), steered: Vec::new(), turn }
@@ -376,7 +381,7 @@ impl Thread {
             _ => {}
         }
         self.with_call(call_id, |state| match step {
-            Step::Opened(opened) => state.sub = Some(Box::new(Self::open(None, opened, ts))),
+            Step::Opened(opened) => state.sub = Some(Box::new(Self::open(None, opened, ts..=ts))),
             step => {
                 if let Some(sub) = &mut state.sub {
                     sub.apply(step, ts);

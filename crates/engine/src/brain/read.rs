@@ -82,6 +82,8 @@ pub struct RequestedTurn {
 pub struct StoredStep {
     /// The turn.
     pub turn_id: TurnId,
+    /// The `ts` of the turn's first event; that of the step where an earlier version did not note it.
+    pub opened_ts: i64,
     /// The task's newest event when the step was on record.
     pub ts: i64,
     /// When it was on record.
@@ -138,12 +140,14 @@ pub(super) fn events_after(
 
 pub(super) fn steps(reader: &Connection, TaskRow(task): TaskRow) -> Result<Vec<StoredStep>, Error> {
     let mut query = reader.prepare_cached(
-        "SELECT turn_id, ts, body, at FROM steps JOIN turns USING (turn) WHERE steps.task = ?1 ORDER BY step",
+        "SELECT turn_id, ts, body, at, COALESCE(opened_ts, ts)
+         FROM steps JOIN turns USING (turn) WHERE steps.task = ?1 ORDER BY step",
     )?;
     let rows = query.query_map([task], |row| {
         let step = step(row.get_ref(2)?.as_str()?)
             .map_err(|error| Error::FromSqlConversionFailure(2, Type::Text, Box::new(error)))?;
-        Ok(StoredStep { turn_id: parsed(row, 0)?, ts: row.get(1)?, at: timestamp(row, 3)?, step })
+        let (turn_id, opened_ts) = (parsed(row, 0)?, row.get(4)?);
+        Ok(StoredStep { turn_id, opened_ts, ts: row.get(1)?, at: timestamp(row, 3)?, step })
     })?;
     rows.collect()
 }
