@@ -293,8 +293,8 @@ impl Agent {
 
     /// Reads the conversation of a task between two turns.
     async fn thread(&self, recorder: &Recorder) -> Result<Option<Thread>, AgentError> {
-        let (brain, task) = (self.brain.clone(), recorder.channel().task());
-        match blocking(move || Thread::load_last(&brain, task)).await {
+        let task = recorder.channel().task();
+        match self.brain.blocking(move |brain| Thread::load_last(brain, task)).await {
             Some(thread) => Ok(thread?),
             None => Err(AgentError::Stopping),
         }

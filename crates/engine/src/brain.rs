@@ -223,6 +223,15 @@ impl Brain {
         })
     }
 
+    /// Reads what takes long, where it may block; none if the runtime is shutting down.
+    pub(crate) async fn blocking<T: Send + 'static>(
+        &self,
+        read: impl FnOnce(&Self) -> T + Send + 'static,
+    ) -> Option<T> {
+        let brain = self.clone();
+        self.shared.readers.lane().run(move || read(&brain)).await
+    }
+
     /// The file.
     pub fn file(&self) -> &Path {
         &self.shared.file

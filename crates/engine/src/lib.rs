@@ -14,11 +14,13 @@ pub mod http;
 #[cfg(test)]
 mod lessons;
 pub mod models;
+mod names;
 mod remembered;
 mod sabotage;
 mod skills;
 #[cfg(test)]
 mod testing;
+pub mod threads;
 pub mod tools;
 
 use std::net::SocketAddr;

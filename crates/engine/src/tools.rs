@@ -245,7 +245,7 @@ impl Toolbox {
             Arc::new(read::ListFiles(workspace.clone())),
             Arc::new(write::WriteFile(workspace.clone())),
             Arc::new(write::EditFile(workspace.clone())),
-            Arc::new(web_fetch::WebFetch(web::Web::new(setup.web.clone()))),
+            Arc::new(web_fetch::WebFetch::new(web::Web::new(setup.web.clone()))),
         ];
         let Catalog { skills, permissions, .. } = &setup.catalog;
         // Offered also while there are no skills: the user may make some in the middle of a task.

@@ -7,7 +7,7 @@ use tokio::runtime::Handle;
 use contract::event::{Event, Lifecycle};
 
 use super::AgentError;
-use super::life::{Life, blocking};
+use super::life::Life;
 use super::recall::{Bounds, Recalled};
 use super::skills_told::SkillsTold;
 use super::thread::Thread;
@@ -58,7 +58,8 @@ impl Opening {
     pub(super) async fn of(self, life: Life) -> Result<(Life, Option<Thread>), AgentError> {
         let runtime = Handle::current();
         // At one go, and sent from there: to be told of each part first takes longer than to do it.
-        let begun = blocking(move || {
+        let brain = life.brain.clone();
+        let begun = brain.blocking(move |_| {
             let (record, opened, before) = self.told(&life);
             let before_it = life.recorder.last_ts();
             let committing = runtime.block_on(life.recorder.send(record));

@@ -3,7 +3,6 @@
 use contract::engine::{Grant, PendingRequest, TaskMessage, Tasks};
 use contract::{GrantId, TaskId, TurnId};
 
-use super::life::blocking;
 use super::{Agent, AgentError, listing};
 use crate::brain::Brain;
 
@@ -17,9 +16,8 @@ impl Agent {
     /// The messages of a task.
     pub async fn messages(&self, task_id: &TaskId) -> Result<Vec<TaskMessage>, AgentError> {
         let task = self.brain.task(task_id)?.ok_or(AgentError::UnknownTask)?;
-        let brain = self.brain.clone();
-        let list = move || listing::messages(brain.steps(task.row)?);
-        Ok(blocking(list).await.ok_or(AgentError::Stopping)??)
+        let list = move |brain: &Brain| listing::messages(brain.steps(task.row)?);
+        Ok(self.brain.blocking(list).await.ok_or(AgentError::Stopping)??)
     }
 
     /// Deletes a task with all that only it had.
@@ -68,7 +66,6 @@ impl Agent {
         &self,
         read: impl FnOnce(&Brain) -> Result<T, rusqlite::Error> + Send + 'static,
     ) -> Result<T, AgentError> {
-        let brain = self.brain.clone();
-        Ok(blocking(move || read(&brain)).await.ok_or(AgentError::Stopping)??)
+        Ok(self.brain.blocking(read).await.ok_or(AgentError::Stopping)??)
     }
 }

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use rusqlite::{Connection, OpenFlags};
 
 use super::schema;
+use crate::threads::{BRAIN_THREADS, Lane};
 
 /// The page cache of point reads, and that of the others, in KiB.
 const POINT_KIB: i64 = 64;
@@ -24,13 +25,26 @@ pub(super) struct Readers {
     /// Opened when first needed.
     searches: Mutex<Option<Connection>>,
     file: PathBuf,
+    /// Where those that take long wait.
+    lane: Lane,
 }
 
 impl Readers {
     /// Readers of the brain in `file`.
     pub(super) fn open(file: &Path) -> Result<Self, rusqlite::Error> {
         let points = Mutex::new(reader(file, POINT_KIB)?);
-        Ok(Self { points, long: Mutex::default(), searches: Mutex::default(), file: file.to_owned() })
+        Ok(Self {
+            points,
+            long: Mutex::default(),
+            searches: Mutex::default(),
+            file: file.to_owned(),
+            lane: Lane::of(BRAIN_THREADS),
+        })
+    }
+
+    /// The threads of those that take long.
+    pub(super) fn lane(&self) -> &Lane {
+        &self.lane
     }
 
     /// A point read.

@@ -7,7 +7,7 @@ mod silence;
 
 use std::collections::VecDeque;
 use std::pin::Pin;
-use std::sync::LazyLock;
+use std::sync::{Arc, LazyLock};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -19,6 +19,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::{Answer, ModelError, ModelErrorKind, Part, Parts, Tokens, calls, classify};
+use crate::names;
 pub(super) use ending::{Ending, ended_early, no_reason};
 use framing::Events;
 pub(super) use framing::Framing;
@@ -49,7 +50,8 @@ const MIN_SECRET: usize = 8;
 
 /// Made at first use: an idle engine has neither connections nor TLS roots in memory.
 static CLIENT: LazyLock<Result<reqwest::Client, String>> = LazyLock::new(|| {
-    let client = reqwest::Client::builder().connect_timeout(CONNECT_TIMEOUT);
+    let names = Arc::new(names::OF_PROVIDERS.clone());
+    let client = reqwest::Client::builder().connect_timeout(CONNECT_TIMEOUT).dns_resolver(names);
     // A provider that redirects elsewhere would be sent the key there.
     client.redirect(reqwest::redirect::Policy::none()).build().map_err(|error| chain(&error))
 });

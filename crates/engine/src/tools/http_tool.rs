@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::LazyLock;
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use futures::FutureExt as _;
@@ -17,6 +17,7 @@ use serde_json::Value;
 use super::web::{chain, decode, media_type, read_body};
 use super::{Invocation, Permission, Tool, ToolError, ToolOutput, ToolStep, leave};
 use crate::models::ToolSpec;
+use crate::names;
 
 /// How long a server may take to accept a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -33,7 +34,8 @@ const MAX_REDIRECTS: usize = 5;
 
 /// Made at first use: an idle engine has neither connections nor TLS roots in memory.
 static CLIENT: LazyLock<Result<Client, String>> = LazyLock::new(|| {
-    let client = Client::builder().connect_timeout(CONNECT_TIMEOUT).referer(false);
+    let names = Arc::new(names::OF_SERVERS.clone());
+    let client = Client::builder().connect_timeout(CONNECT_TIMEOUT).dns_resolver(names).referer(false);
     client.redirect(redirect::Policy::custom(within_server)).build().map_err(|error| chain(&error))
 });
 

@@ -30,6 +30,7 @@ mod continued_thread;
 mod contract_engine;
 mod contract_orchestrator;
 mod contract_table;
+mod dead_names;
 mod docker_behind_our_back;
 mod docker_daemon;
 mod docker_engine_killed;

@@ -7,7 +7,6 @@ use contract::{FeedbackId, MemoryId, TaskId, TurnId};
 
 use super::ask::{Outcome, Question};
 use super::{Learner, prompts};
-use crate::agent::life::blocking;
 use crate::agent::rewrite::{rewritten, shortened};
 use crate::agent::thread::{LoadError, Thread};
 use crate::agent::{AgentError, provenance, recall, taught};
@@ -182,9 +181,8 @@ impl Learner {
     /// A turn as it can be asked again; none where it is gone or cannot be read.
     async fn again(&self, task_id: &TaskId, turn_id: TurnId) -> Result<Option<Again>, AgentError> {
         let Some(task) = self.brain.task(task_id)? else { return Ok(None) };
-        let brain = self.brain.clone();
-        let read = move || Again::read(&brain, task.row, turn_id);
-        match blocking(read).await.ok_or(AgentError::Stopping)? {
+        let read = move |brain: &Brain| Again::read(brain, task.row, turn_id);
+        match self.brain.blocking(read).await.ok_or(AgentError::Stopping)? {
             Ok(again) => Ok(again),
             Err(LoadError::Read(error)) => Err(error.into()),
             Err(LoadError::NotOpened(error)) => {

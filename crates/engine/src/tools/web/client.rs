@@ -1,7 +1,6 @@
 //! Asks a server for a page. Each address is judged before it is connected to, and only what was judged is connected
 //! to: names are resolved here, once for each hop, and the connection is made to those very addresses.
 
-use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,6 +12,7 @@ use reqwest::{Client, Response, StatusCode, Url, redirect};
 use super::address::special;
 use super::allowed::Allowed;
 use super::target::{NoTarget, Server, Target};
+use crate::names::{self, NameError, Names};
 
 /// How many redirects are followed.
 const MAX_REDIRECTS: usize = 5;
@@ -52,15 +52,12 @@ impl Default for Limits {
 /// Finds the addresses of names.
 pub(crate) trait Resolver: Send + Sync {
     /// All addresses of `name`, with this port.
-    fn resolve<'a>(&'a self, name: &'a str, port: u16) -> BoxFuture<'a, io::Result<Vec<SocketAddr>>>;
+    fn resolve<'a>(&'a self, name: &'a str, port: u16) -> BoxFuture<'a, Result<Vec<SocketAddr>, NameError>>;
 }
 
-/// As the machine is set up.
-struct System;
-
-impl Resolver for System {
-    fn resolve<'a>(&'a self, name: &'a str, port: u16) -> BoxFuture<'a, io::Result<Vec<SocketAddr>>> {
-        Box::pin(async move { Ok(tokio::net::lookup_host((name, port)).await?.collect()) })
+impl Resolver for Names {
+    fn resolve<'a>(&'a self, name: &'a str, port: u16) -> BoxFuture<'a, Result<Vec<SocketAddr>, NameError>> {
+        Box::pin(async move { self.addresses(name, port).await })
     }
 }
 
@@ -165,7 +162,7 @@ fn told_size(size: Option<u64>) -> String {
 impl Web {
     /// One that uses the machine's own resolver.
     pub(crate) fn new(allowed: Allowed) -> Self {
-        Self::with(Arc::new(System), allowed, Limits::default())
+        Self::with(Arc::new(names::OF_PAGES.clone()), allowed, Limits::default())
     }
 
     /// One with all that it works with.
