@@ -304,6 +304,11 @@ impl Brain {
         self.read_long(|reader| read::steps(reader, task))
     }
 
+    /// How many bytes the journal of `task` has. Blocks.
+    pub(crate) fn journal_bytes(&self, task: TaskRow) -> Result<usize, rusqlite::Error> {
+        self.read_long(|reader| read::journal_bytes(reader, task))
+    }
+
     /// Turns that were begun and have not ended, oldest first.
     pub fn open_turns(&self) -> Result<Vec<OpenTurn>, rusqlite::Error> {
         self.read(read::open_turns)

@@ -1,6 +1,7 @@
 //! The engine's HTTP interface: extract, call one function, answer.
 
 mod admin;
+mod admission;
 mod assets;
 mod auth;
 mod document;

@@ -24,6 +24,9 @@ use crate::tools::{
     Delegation, Invocation, Permission, Question, Tool, ToolError, ToolOutput, ToolStep, grants, leave,
 };
 
+/// How many calls of one answer run at once.
+const MAX_AT_ONCE: usize = 8;
+
 /// What is to be done with a call.
 enum Course {
     /// Run it, for the first time or anew.
@@ -65,13 +68,19 @@ impl TurnRun {
                 Course::Refuse(reason) => self.refuse(&open, reason).await?,
             }
         }
-        self.intend(&ready).await?;
         let means = &self.life.means.clone();
         let task = self.life.recorder.channel().task();
-        let mut running: FuturesUnordered<_> =
-            ready.into_iter().map(|(open, tool)| run(open, tool, task, means)).collect();
-        while let Some(ran) = self.attend(running.next()).await? {
-            self.ran(ran).await?;
+        let (mut waiting, mut running) = (VecDeque::from(ready), FuturesUnordered::new());
+        loop {
+            // On record just before they run: one that waits for others has not begun if the engine dies.
+            let free = MAX_AT_ONCE.saturating_sub(running.len()).min(waiting.len());
+            let next: Vec<_> = waiting.drain(..free).collect();
+            self.intend(&next).await?;
+            running.extend(next.into_iter().map(|(open, tool)| run(open, tool, task, means)));
+            match self.attend(running.next()).await? {
+                Some(ran) => self.ran(ran).await?,
+                None => break,
+            }
         }
         for (open, tool, delegation) in delegations {
             // One after the other, and none while a person is waited for: see `Thread::next`.
@@ -225,6 +234,8 @@ impl TurnRun {
 /// Runs one tool. What goes wrong in it becomes the call's outcome.
 async fn run(open: OpenCall, tool: Arc<dyn Tool>, task: TaskRow, means: &Means) -> Ran {
     let OpenCall { call, answers, .. } = open;
+    // Nobody closes it; and a call without a place is still better than none.
+    let _place = means.calls.acquire().await;
     let began = means.clock.monotonic();
     let invocation =
         Invocation { call_id: call.call_id, task: Some(task), input: call.input.clone(), answers };

@@ -6,6 +6,7 @@ use super::MAX_TURNS_AT_ONCE;
 use super::direct::MAX_AT_ONCE;
 use super::thread::LoadError;
 use crate::brain::WriteError;
+use crate::memory_budget::NoMemory;
 
 /// See the module.
 #[derive(Debug, thiserror::Error)]
@@ -58,6 +59,9 @@ pub enum AgentError {
     /// The brain's disk does not keep up.
     #[error("too much waits to be stored: the disk is slower than the turns that are running")]
     TooMuchWaiting,
+    /// Too much is held in memory.
+    #[error(transparent)]
+    NoMemory(#[from] NoMemory),
     /// The engine is stopping.
     #[error("the engine is stopping")]
     Stopping,

@@ -5,6 +5,10 @@ use contract::{GrantId, TaskId, TurnId};
 
 use super::{Agent, AgentError, listing};
 use crate::brain::Brain;
+use crate::memory_budget::MemoryUse;
+
+/// How many times as large as a journal on the disk it is in memory, with the list that is made of it.
+const LISTED: usize = 4;
 
 impl Agent {
     /// A page of the tasks, the one changed last first.
@@ -16,6 +20,9 @@ impl Agent {
     /// The messages of a task.
     pub async fn messages(&self, task_id: &TaskId) -> Result<Vec<TaskMessage>, AgentError> {
         let task = self.brain.task(task_id)?.ok_or(AgentError::UnknownTask)?;
+        let size = self.brain.blocking(move |brain| brain.journal_bytes(task.row)).await;
+        let size = size.ok_or(AgentError::Stopping)??.saturating_mul(LISTED);
+        let _reserved = self.means.memory.reserve(MemoryUse::Lists, size).await?;
         let list = move |brain: &Brain| listing::messages(brain.steps(task.row)?);
         Ok(self.brain.blocking(list).await.ok_or(AgentError::Stopping)??)
     }

@@ -152,6 +152,14 @@ pub(super) fn steps(reader: &Connection, TaskRow(task): TaskRow) -> Result<Vec<S
     rows.collect()
 }
 
+/// How many bytes the steps of a task have. Their lengths are told without reading them.
+pub(super) fn journal_bytes(reader: &Connection, TaskRow(task): TaskRow) -> Result<usize, Error> {
+    let mut query =
+        reader.prepare_cached("SELECT COALESCE(SUM(octet_length(body)), 0) FROM steps WHERE task = ?1")?;
+    let bytes: i64 = query.query_row([task], |row| row.get(0))?;
+    Ok(usize::try_from(bytes).unwrap_or(0))
+}
+
 /// Reads a step. One that a later version wrote, with something in it that this one does not know, is unknown.
 pub(super) fn step(body: &str) -> Result<Step, serde_json::Error> {
     serde_json::from_str(body).or_else(|error| {

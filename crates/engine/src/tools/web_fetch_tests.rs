@@ -6,10 +6,11 @@ use super::super::rig::run;
 use super::super::web::rig::{Names, Server, answer};
 use super::super::web::{Allowed, Limits};
 use super::*;
+use crate::memory_budget::MemoryBudget;
 use crate::testing::within;
 
 fn tool() -> WebFetch {
-    WebFetch::new(Web::new(Allowed::parse("127.0.0.1").unwrap()))
+    WebFetch::new(Web::new(Allowed::parse("127.0.0.1").unwrap(), MemoryBudget::default()))
 }
 
 async fn fetch(answer: Vec<u8>, more: Value) -> Result<String, String> {

@@ -60,6 +60,7 @@ mod leash;
 mod limits;
 mod media;
 mod memory;
+mod memory_bounds;
 mod memory_transfer;
 mod models;
 mod one_engine_per_user;
