@@ -2,6 +2,7 @@
 
 mod aside;
 mod asking;
+mod attachments;
 mod branch;
 mod budget;
 mod calls;

@@ -378,6 +378,11 @@ impl Brain {
         self.read(|reader| read::granted(reader, task, tool))
     }
 
+    /// How many bytes each of these has that was attached once; nothing of those that are not there. Blocks.
+    pub(crate) fn media_sizes(&self, hashes: Vec<String>) -> Result<Vec<(String, usize)>, rusqlite::Error> {
+        self.read_long(|reader| read::media_sizes(reader, hashes))
+    }
+
     /// The bytes of what was attached once. Blocks.
     pub fn media(&self, hash: &str) -> Result<Option<Vec<u8>>, rusqlite::Error> {
         self.read_long(|reader| read::media(reader, hash))

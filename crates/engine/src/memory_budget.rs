@@ -11,7 +11,7 @@ use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// How much an engine may take where nothing else is set, in bytes.
-pub(crate) const DEFAULT: usize = 144 << 20;
+pub(crate) const DEFAULT: usize = 192 << 20;
 /// The least that can be set, in bytes: each share takes the largest of what is usual.
 pub(crate) const LEAST: usize = 64 << 20;
 /// What is smaller than this is not counted, in bytes.
@@ -22,7 +22,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// The bytes of one permit: semaphores count in 32 bits.
 const UNIT: usize = 1 << 10;
 /// How many uses share the budget.
-const USES: usize = 3;
+const USES: usize = 4;
 
 /// What memory is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,6 +31,8 @@ pub(crate) enum MemoryUse {
     Tools,
     /// Bodies of requests to the engine, and what is read out of them.
     Requests,
+    /// Attached media on their way to a model.
+    Media,
     /// Lists that are as long as a task.
     Lists,
 }
@@ -74,10 +76,11 @@ impl MemoryBudget {
         if bytes <= SMALL {
             return Ok(Reserved(None));
         }
-        let [tools, requests, lists] = &*self.shares;
+        let [tools, requests, media, lists] = &*self.shares;
         let share = match what {
             MemoryUse::Tools => tools,
             MemoryUse::Requests => requests,
+            MemoryUse::Media => media,
             MemoryUse::Lists => lists,
         };
         let permits = u32::try_from(bytes.div_ceil(UNIT)).unwrap_or(u32::MAX).min(self.share);
@@ -102,7 +105,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_use_waits_for_itself_alone_and_in_its_order() {
-        let budget = MemoryBudget::of(48 * MIB);
+        let budget = MemoryBudget::of(64 * MIB);
         let first = budget.reserve(MemoryUse::Tools, 10 * MIB).await.unwrap();
         let mut large = Box::pin(budget.reserve(MemoryUse::Tools, 16 * MIB));
         assert!((&mut large).now_or_never().is_none());
@@ -118,7 +121,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn what_is_larger_than_the_share_has_it_alone() {
-        let budget = MemoryBudget::of(48 * MIB);
+        let budget = MemoryBudget::of(64 * MIB);
         let alone = budget.reserve(MemoryUse::Lists, usize::MAX).await.unwrap();
         assert_eq!(budget.reserve(MemoryUse::Lists, MIB).await.unwrap_err(), NoMemory);
         drop(alone);
@@ -127,7 +130,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn who_waits_no_more_holds_up_nobody() {
-        let budget = MemoryBudget::of(48 * MIB);
+        let budget = MemoryBudget::of(64 * MIB);
         let first = budget.reserve(MemoryUse::Lists, 15 * MIB).await.unwrap();
         assert!(budget.reserve(MemoryUse::Lists, 16 * MIB).now_or_never().is_none());
         drop(budget.reserve(MemoryUse::Lists, MIB).await.unwrap());

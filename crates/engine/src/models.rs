@@ -30,6 +30,8 @@ mod responses;
 pub mod scripted;
 mod tool_schema;
 
+use std::collections::HashMap;
+
 use bytes::Bytes;
 use contract::content::MediaKind;
 use contract::event::BlockType;
@@ -206,6 +208,14 @@ pub enum Content {
 }
 
 impl Content {
+    /// The same once it is stored: bytes are read from there when they are needed.
+    pub(crate) fn stored(self) -> Self {
+        match self {
+            Self::Media(media) => Self::Media(Media { data: None, ..media }),
+            content @ (Self::Text { .. } | Self::Note { .. }) => content,
+        }
+    }
+
     /// The text of `contents`: what is a text, joined by empty lines.
     pub fn text_of(contents: &[Self]) -> String {
         let texts = contents.iter().filter_map(|content| match content {
@@ -319,6 +329,24 @@ pub struct Request<'a> {
     pub may_call: bool,
     /// The same for all requests that share a beginning: helps providers to find it in their caches.
     pub cache_key: &'a str,
+}
+
+impl Request<'_> {
+    /// What is attached to the messages and has been read, by hash.
+    fn attached(&self) -> HashMap<&str, Bytes> {
+        let contents = self.messages.iter().flat_map(|message| -> Box<dyn Iterator<Item = &Content>> {
+            match message {
+                Message::User { content } => Box::new(content.iter()),
+                Message::Results(replies) => Box::new(replies.iter().flat_map(|reply| &reply.remarks)),
+                Message::Assistant { .. } => Box::new(std::iter::empty()),
+            }
+        });
+        let attached = contents.filter_map(|content| match content {
+            Content::Media(media) => Some((media.hash.as_str(), media.data.clone()?)),
+            Content::Text { .. } | Content::Note { .. } => None,
+        });
+        attached.collect()
+    }
 }
 
 /// A part of a streamed answer.

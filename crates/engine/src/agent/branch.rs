@@ -8,7 +8,7 @@ use contract::MessageId;
 use super::rewrite::{self, Rewrite, RewriteKind, covered, view};
 use crate::brain::Cut;
 use crate::brain::steps::{Base, Instead, MemoryWrite};
-use crate::models::{Content, Media, Message};
+use crate::models::{Content, Message};
 
 /// See the module.
 #[derive(Debug, Default)]
@@ -136,24 +136,6 @@ impl Branch {
         let in_force: HashSet<MessageId> =
             self.places.iter().filter_map(|place| place.message_id()).collect();
         self.listed.iter().map(move |message_id| (*message_id, in_force.contains(message_id)))
-    }
-
-    /// All media in the messages.
-    pub(crate) fn media(&mut self) -> impl Iterator<Item = &mut Media> {
-        let contents =
-            self.messages.iter_mut().flat_map(|message| -> Box<dyn Iterator<Item = &mut Content>> {
-                match message {
-                    Message::User { content } => Box::new(content.iter_mut()),
-                    Message::Results(replies) => {
-                        Box::new(replies.iter_mut().flat_map(|reply| &mut reply.remarks))
-                    }
-                    Message::Assistant { .. } => Box::new(std::iter::empty()),
-                }
-            });
-        contents.filter_map(|content| match content {
-            Content::Media(media) => Some(media),
-            Content::Text { .. } | Content::Note { .. } => None,
-        })
     }
 
     /// A message follows.

@@ -3,6 +3,7 @@
 use contract::SkillName;
 
 use super::MAX_TURNS_AT_ONCE;
+use super::attachments::NotLoaded;
 use super::direct::MAX_AT_ONCE;
 use super::thread::LoadError;
 use crate::brain::WriteError;
@@ -77,6 +78,16 @@ pub enum AgentError {
     /// The brain could not be written.
     #[error(transparent)]
     Write(#[from] WriteError),
+}
+
+impl From<NotLoaded> for AgentError {
+    fn from(error: NotLoaded) -> Self {
+        match error {
+            NotLoaded::NoMemory(error) => Self::NoMemory(error),
+            NotLoaded::Read(error) => Self::Read(error),
+            NotLoaded::Stopping => Self::Stopping,
+        }
+    }
 }
 
 impl From<LoadError> for AgentError {

@@ -5,10 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use contract::MessageId;
-use contract::event::{Event, Lifecycle};
+use contract::event::{Event, Failure, FailureCode, Lifecycle};
 use futures::StreamExt as _;
 
 use super::asking::{Asking, Remedy};
+use super::attachments::{Attachments, Loaded, NotLoaded};
 use super::ending;
 use super::run::{Stopped, TurnRun};
 use super::telling::Tell;
@@ -138,18 +139,21 @@ impl TurnRun {
         bound: Option<u64>,
     ) -> Result<Result<Answer, ModelError>, Stopped> {
         self.telling.begin_attempt();
+        let attached = self.attached(Attachments::of(self.conversation().messages())).await?;
         let repaired = self.repaired(self.conversation().messages());
         let messages =
             repaired.as_ref().map_or(self.conversation().messages(), |repaired| &repaired.messages);
         let mut parts = route.model.ask(&Request {
             system: &sabotage::busted(self.system()),
-            messages: &self.offer().sent(messages),
+            messages: &self.offer().sent(&attached.put_into(messages)),
             tools: self.offer().specs(),
             thinking: self.conversation().turn().options().super_thinking,
             max_output: bound,
             may_call: true,
             cache_key: self.life.recorder.channel().task_id().as_str(),
         });
+        // What is still to be sent has its own hold on it.
+        drop(attached);
         while let Some(part) = self.attend(parts.next()).await? {
             match part {
                 Ok(Part::Done(answer)) => {
@@ -166,6 +170,20 @@ impl TurnRun {
             }
         }
         Ok(Err(ModelError::ended_early()))
+    }
+
+    /// Reads what is attached to what is about to be sent.
+    pub(super) async fn attached(&mut self, attachments: Attachments) -> Result<Loaded, Stopped> {
+        let (brain, memory) = (self.life.brain.clone(), self.life.means.memory.clone());
+        match self.attend(attachments.load(brain, memory)).await? {
+            Ok(loaded) => Ok(loaded),
+            Err(NotLoaded::Stopping) => Err(Stopped::ForNow),
+            Err(error) => {
+                tracing::error!(turn.id = %self.life.turn_id(), %error, "A model cannot be sent what is attached.");
+                let (code, retryable) = (FailureCode::InternalError, true);
+                Err(Stopped::Failed(Failure { code, message: error.to_string(), retryable }))
+            }
+        }
     }
 
     /// Nothing more comes of the step: what clients have of it is void.

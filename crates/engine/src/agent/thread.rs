@@ -116,12 +116,12 @@ impl Thread {
         if steps.last().is_none_or(|last| last.turn_id != turn_id) {
             return Err(NotOpened(turn_id).into());
         }
-        Self::last(brain, steps)?.ok_or_else(|| NotOpened(turn_id).into())
+        Self::last(steps)?.ok_or_else(|| NotOpened(turn_id).into())
     }
 
     /// Reads the conversation of `task` up to the end of its last turn; none if it has none.
     pub(crate) fn load_last(brain: &Brain, task: TaskRow) -> Result<Option<Self>, LoadError> {
-        Self::last(brain, brain.steps(task)?)
+        Self::last(brain.steps(task)?)
     }
 
     /// What remains of the conversation of a journal when its last turn is over.
@@ -130,26 +130,8 @@ impl Thread {
     }
 
     /// The conversation of a journal, up to where that ends.
-    pub(super) fn last(brain: &Brain, steps: Vec<StoredStep>) -> Result<Option<Self>, LoadError> {
-        let mut thread = Self::fold(steps)?;
-        if let Some(thread) = &mut thread {
-            thread.fetch(brain)?;
-        }
-        Ok(thread)
-    }
-
-    /// Reads what was attached, and makes anew what is sent of it.
-    fn fetch(&mut self, brain: &Brain) -> Result<(), rusqlite::Error> {
-        let remarks = self.calls.iter_mut().flat_map(|state| &mut state.remarks);
-        let given = remarks.filter_map(|content| match content {
-            Content::Media(media) => Some(media),
-            Content::Text { .. } | Content::Note { .. } => None,
-        });
-        for media in self.branch.media().chain(given).filter(|media| media.data.is_none()) {
-            media.data = brain.media(&media.hash)?.map(Into::into);
-        }
-        self.branch.look();
-        self.calls.iter_mut().filter_map(|state| state.sub.as_mut()).try_for_each(|sub| sub.fetch(brain))
+    pub(super) fn last(steps: Vec<StoredStep>) -> Result<Option<Self>, LoadError> {
+        Ok(Self::fold(steps)?)
     }
 
     fn fold(steps: Vec<StoredStep>) -> Result<Option<Self>, NotOpened> {
@@ -182,7 +164,7 @@ impl Thread {
         } else {
             let text = Content::Text { text: message };
             let notes = notes.into_iter().map(|text| Content::Note { text });
-            let content = notes.chain([text]).chain(media).collect();
+            let content = notes.chain([text]).chain(media.into_iter().map(Content::stored)).collect();
             branch.push(Message::User { content }, Place::Opening { message_id, events_from });
         }
         let turn = Turn::new(message_id, options, base, ts);
@@ -403,7 +385,7 @@ impl Thread {
         let Asked { call_id, kind, .. } = self.asked.remove(at);
         self.with_call(call_id, |state| {
             state.stage = Stage::Open(OpenStage::Ready);
-            state.remarks.extend(remarks);
+            state.remarks.extend(remarks.into_iter().map(Content::stored));
             if kind == HitlKind::Question {
                 state.answers.push(PersonsAnswer { answer });
             }

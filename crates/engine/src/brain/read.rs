@@ -322,6 +322,17 @@ pub(super) fn granted(
     query.query_map(params![tool, task], |row| row.get(0))?.collect()
 }
 
+/// The sizes of media, which are told without reading them, in the order of `hashes`.
+pub(super) fn media_sizes(reader: &Connection, hashes: Vec<String>) -> Result<Vec<(String, usize)>, Error> {
+    let mut query = reader.prepare_cached("SELECT length(data) FROM media WHERE hash = ?1")?;
+    let mut sizes = Vec::new();
+    for hash in hashes {
+        let size: Option<i64> = query.query_row([&hash], |row| row.get(0)).optional()?;
+        sizes.extend(size.map(|size| (hash, usize::try_from(size).unwrap_or(usize::MAX))));
+    }
+    Ok(sizes)
+}
+
 pub(super) fn media(reader: &Connection, hash: &str) -> Result<Option<Vec<u8>>, Error> {
     let mut query = reader.prepare_cached("SELECT data FROM media WHERE hash = ?1")?;
     query.query_row([hash], |row| row.get(0)).optional()
