@@ -8,6 +8,7 @@ use contract::MessageId;
 use contract::event::{Event, Failure, FailureCode, Lifecycle};
 use futures::StreamExt as _;
 
+use super::aside::{billed_answer, billed_failure};
 use super::asking::{Asking, Remedy};
 use super::attachments::{Attachments, Loaded, NotLoaded};
 use super::ending;
@@ -61,7 +62,7 @@ impl TurnRun {
             };
             let bound = room.bound.or((most < route.max_output).then_some(most));
             let attempt = asking.begin();
-            let error = match self.attempt(&route, attempt, bound).await? {
+            let error = match self.attempt(&route, attempt, (prompt, bound)).await? {
                 Ok(answer) => {
                     means.gateway.note(&route, Ok(&answer.usage), means.clock.monotonic());
                     if self.focus.is_none()
@@ -136,7 +137,7 @@ impl TurnRun {
         &mut self,
         route: &Route,
         number: u32,
-        bound: Option<u64>,
+        (prompt, bound): (u64, Option<u64>),
     ) -> Result<Result<Answer, ModelError>, Stopped> {
         self.telling.begin_attempt();
         let attached = self.attached(Attachments::of(self.conversation().messages())).await?;
@@ -157,7 +158,7 @@ impl TurnRun {
         while let Some(part) = self.attend(parts.next()).await? {
             match part {
                 Ok(Part::Done(answer)) => {
-                    let answer = self.offer().received(answer);
+                    let answer = self.offer().received(billed_answer(answer, prompt));
                     let last = self.telling.finish();
                     self.tell(last, number).await?;
                     return Ok(Ok(answer));
@@ -166,7 +167,7 @@ impl TurnRun {
                     let next = self.telling.tell(part);
                     self.tell(next, number).await?;
                 }
-                Err(error) => return Ok(Err(error)),
+                Err(error) => return Ok(Err(billed_failure(error, prompt))),
             }
         }
         Ok(Err(ModelError::ended_early()))

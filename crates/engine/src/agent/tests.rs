@@ -15,7 +15,14 @@ use crate::testing::{Seen, read_all, read_until, shown_text, task_id};
 use crate::tools::{Invocation, Permission, Tool, ToolError, ToolStep};
 
 fn tokens(input: u64, output: u64) -> Usage {
-    Usage { input: Some(input), output: Some(output), cache_read: 7, cache_write: 0, reasoning: Some(3) }
+    Usage {
+        input: Some(input),
+        output: Some(output),
+        cache_read: 7,
+        cache_write: 0,
+        reasoning: Some(3),
+        withheld: false,
+    }
 }
 
 /// The results that the last request carries, as the provider's ids, texts and error marks.

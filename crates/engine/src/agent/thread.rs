@@ -326,7 +326,7 @@ impl Thread {
         self.calls = answer.calls().map(CallState::new).collect();
         let message = Message::Assistant { model, blocks: answer.blocks.clone() };
         self.branch.push(message, Place::Answer { message_id });
-        if measured.input > 0 {
+        if measured.input > 0 && !measured.estimated {
             // Reasoning is not always sent back, and where it is it is sealed and short.
             self.branch.measure(measured.input + measured.output.saturating_sub(measured.reasoning));
         }

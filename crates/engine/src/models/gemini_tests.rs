@@ -59,7 +59,7 @@ fn a_documented_stream_reads_the_same_however_it_is_cut() {
         r#"call fc1 get_weather {"city":"Paris"} None"#,
         "call fc2 get_time {} None",
         "text ",
-        "Tokens { input: 472, output: 121, cache_read: 400, cache_write: 0, reasoning: 100 }",
+        "Tokens { input: 472, output: 121, cache_read: 400, cache_write: 0, reasoning: 100, estimated: false }",
     ];
     // Ours would be another one each time.
     let with_id =

@@ -259,7 +259,8 @@ where
         let mut part = ready!(self.poll_part(context)).map_err(|error| {
             let message = shown(&error.message, self.key.as_ref());
             // An answer that fails tells what it has cost until then: it is billed like any other.
-            ModelError { message, spent: self.decoder.spent(), ..error }
+            let Received(received) = self.decoder.received();
+            ModelError { message, spent: self.decoder.spent(), received, ..error }
         });
         if let Ok(Part::Done(answer)) = &mut part {
             calls::tidy(answer);

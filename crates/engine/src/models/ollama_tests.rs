@@ -46,7 +46,7 @@ fn a_documented_stream_reads_the_same_however_it_is_cut() {
         "stop",
         "thinking The user\n greets. None",
         "text Grüße 🦀\n",
-        "Tokens { input: 36, output: 180, cache_read: 0, cache_write: 0, reasoning: 0 }",
+        "Tokens { input: 36, output: 180, cache_read: 0, cache_write: 0, reasoning: 0, estimated: false }",
     ];
     assert_eq!(told(STREAM, Decoding::default), expected);
     // Servers that stand in for the vendor's may leave the last end of line out.

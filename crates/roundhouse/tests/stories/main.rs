@@ -87,3 +87,4 @@ mod supervision;
 mod tasks;
 mod tools;
 mod turn_limits;
+mod unknown_usage;
