@@ -223,15 +223,6 @@ impl Brain {
         })
     }
 
-    /// Reads what takes long, where it may block; none if the runtime is shutting down.
-    pub(crate) async fn blocking<T: Send + 'static>(
-        &self,
-        read: impl FnOnce(&Self) -> T + Send + 'static,
-    ) -> Option<T> {
-        let brain = self.clone();
-        self.shared.readers.lane().run(move || read(&brain)).await
-    }
-
     /// The file.
     pub fn file(&self) -> &Path {
         &self.shared.file
@@ -304,11 +295,6 @@ impl Brain {
         self.read_long(|reader| read::steps(reader, task))
     }
 
-    /// How many bytes the journal of `task` has. Blocks.
-    pub(crate) fn journal_bytes(&self, task: TaskRow) -> Result<usize, rusqlite::Error> {
-        self.read_long(|reader| read::journal_bytes(reader, task))
-    }
-
     /// Turns that were begun and have not ended, oldest first.
     pub fn open_turns(&self) -> Result<Vec<OpenTurn>, rusqlite::Error> {
         self.read(read::open_turns)
@@ -376,11 +362,6 @@ impl Brain {
     /// runs some.
     pub fn granted(&self, task: TaskRow, tool: &str) -> Result<Vec<Option<String>>, rusqlite::Error> {
         self.read(|reader| read::granted(reader, task, tool))
-    }
-
-    /// How many bytes each of these has that was attached once; nothing of those that are not there. Blocks.
-    pub(crate) fn media_sizes(&self, hashes: Vec<String>) -> Result<Vec<(String, usize)>, rusqlite::Error> {
-        self.read_long(|reader| read::media_sizes(reader, hashes))
     }
 
     /// The bytes of what was attached once. Blocks.

@@ -106,6 +106,7 @@ handlers! {
     steering::steer,
     tasks::list,
     tasks::read,
+    tasks::memory,
     tasks::delete,
     hitl::respond,
     hitl::pending,

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 
 use contract::MessageId;
 
-use super::rewrite::{self, Rewrite, RewriteKind, covered, view};
+use super::rewrite::{self, MAX_MEMORY, Rewrite, RewriteKind, covered, view};
 use crate::brain::Cut;
 use crate::brain::steps::{Base, Instead, MemoryWrite};
 use crate::models::{Content, Message};
@@ -162,6 +162,17 @@ impl Branch {
                 Message::Assistant { .. } => {}
             }
         }
+    }
+
+    /// Whether working memory has room for these too, each in the place of what its key had.
+    pub(super) fn has_room_for(&self, writes: &[MemoryWrite]) -> bool {
+        let all = self.written.iter().map(|(_, write)| write).chain(writes);
+        let bytes = |write: &MemoryWrite| match &write.value {
+            // How a value is taken out.
+            serde_json::Value::Null => 0,
+            value => write.key.len() + value.to_string().len(),
+        };
+        rewrite::memory(all).into_iter().map(bytes).sum::<usize>() <= MAX_MEMORY
     }
 
     /// A tool wrote to working memory.

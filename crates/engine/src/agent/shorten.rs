@@ -61,7 +61,7 @@ impl TurnRun {
         let branch = self.conversation().branch();
         let (compacted, collapsed, most) = match stage {
             Shortening::Reset => {
-                let (compacted, collapsed) = compaction::reset(branch);
+                let (compacted, collapsed) = compaction::reset(branch, route.context_window);
                 (compacted, collapsed, before.saturating_sub(1))
             }
             Shortening::Summary { time } => {

@@ -1,7 +1,11 @@
 //! The tasks as a caller lists, reads and deletes them, and what a person has allowed.
 
+use std::collections::BTreeMap;
+
 use contract::engine::{Grant, PendingRequest, TaskMessage, Tasks};
 use contract::{GrantId, TaskId, TurnId};
+
+use serde_json::Value;
 
 use super::{Agent, AgentError, listing};
 use crate::brain::Brain;
@@ -25,6 +29,12 @@ impl Agent {
         let _reserved = self.means.memory.reserve(MemoryUse::Lists, size).await?;
         let list = move |brain: &Brain| listing::messages(brain.steps(task.row)?);
         Ok(self.brain.blocking(list).await.ok_or(AgentError::Stopping)??)
+    }
+
+    /// The working memory of a task, by key; what was taken out is not there.
+    pub async fn working_memory(&self, task_id: &TaskId) -> Result<BTreeMap<String, Value>, AgentError> {
+        let task = self.brain.task(task_id)?.ok_or(AgentError::UnknownTask)?;
+        self.read(move |brain| brain.working_memory(task.row)).await
     }
 
     /// Deletes a task with all that only it had.

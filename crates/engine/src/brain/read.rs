@@ -1,5 +1,6 @@
 //! What is read from the brain.
 
+use std::collections::BTreeMap;
 use std::str::FromStr;
 
 use contract::engine::{Grant, GrantScope, PendingRequest, TaskStatus, TaskSummary};
@@ -7,6 +8,8 @@ use contract::event::{Event, HitlKind};
 use contract::{CallId, HitlId, MessageId, TaskId, Timestamp, TurnId};
 use rusqlite::types::Type;
 use rusqlite::{Connection, Error, OptionalExtension as _, Row, params};
+
+use serde_json::Value;
 
 use super::rows::RequestName;
 use super::steps::Step;
@@ -150,6 +153,20 @@ pub(super) fn steps(reader: &Connection, TaskRow(task): TaskRow) -> Result<Vec<S
         Ok(StoredStep { turn_id, opened_ts, ts: row.get(1)?, at: timestamp(row, 3)?, step })
     })?;
     rows.collect()
+}
+
+/// The values of a task's working memory, without those that were taken out.
+pub(super) fn working_memory(
+    reader: &Connection,
+    TaskRow(task): TaskRow,
+) -> Result<BTreeMap<String, Value>, Error> {
+    let mut query = reader.prepare_cached("SELECT key, value FROM working_memory WHERE task = ?1")?;
+    let rows = query.query_map([task], |row| {
+        let value = serde_json::from_str(row.get_ref(1)?.as_str()?)
+            .map_err(|error| Error::FromSqlConversionFailure(1, Type::Text, Box::new(error)))?;
+        Ok((row.get(0)?, value))
+    })?;
+    rows.filter(|row| !matches!(row, Ok((_, Value::Null)))).collect()
 }
 
 /// How many bytes the steps of a task have. Their lengths are told without reading them.

@@ -1,12 +1,14 @@
 //! The connections that read. Each kind of reads has its own, so that what takes long holds up no turn.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
 use rusqlite::{Connection, OpenFlags};
+use serde_json::Value;
 
-use super::schema;
+use super::{Brain, TaskRow, read, schema};
 use crate::threads::{BRAIN_THREADS, Lane};
 
 /// The page cache of point reads, and that of the others, in KiB.
@@ -102,6 +104,32 @@ impl Readers {
             Some(reader) => query(reader),
             none => query(none.insert(self::reader(&self.file, LONG_KIB)?)),
         }
+    }
+}
+
+impl Brain {
+    /// Reads what takes long, where it may block; none if the runtime is shutting down.
+    pub(crate) async fn blocking<T: Send + 'static>(
+        &self,
+        read: impl FnOnce(&Self) -> T + Send + 'static,
+    ) -> Option<T> {
+        let brain = self.clone();
+        self.shared.readers.lane().run(move || read(&brain)).await
+    }
+
+    /// The working memory of `task`. Blocks.
+    pub(crate) fn working_memory(&self, task: TaskRow) -> Result<BTreeMap<String, Value>, rusqlite::Error> {
+        self.read_long(|reader| read::working_memory(reader, task))
+    }
+
+    /// How many bytes the journal of `task` has. Blocks.
+    pub(crate) fn journal_bytes(&self, task: TaskRow) -> Result<usize, rusqlite::Error> {
+        self.read_long(|reader| read::journal_bytes(reader, task))
+    }
+
+    /// How many bytes each of these has that was attached once; nothing of those that are not there. Blocks.
+    pub(crate) fn media_sizes(&self, hashes: Vec<String>) -> Result<Vec<(String, usize)>, rusqlite::Error> {
+        self.read_long(|reader| read::media_sizes(reader, hashes))
     }
 }
 

@@ -88,3 +88,4 @@ mod tasks;
 mod tools;
 mod turn_limits;
 mod unknown_usage;
+mod working_memory;
