@@ -1,6 +1,9 @@
 //! Requests and answers of the engine.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use utoipa::ToSchema;
 
 use crate::content::ContentBlock;
@@ -295,6 +298,13 @@ pub enum TaskStatus {
 pub struct TaskMessages {
     /// The messages, oldest first.
     pub messages: Vec<TaskMessage>,
+}
+
+/// Answer of `GET /tasks/{task_id}/memory`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct TaskMemory {
+    /// The values of the task's working memory, by key.
+    pub memory: BTreeMap<String, Value>,
 }
 
 /// A message of a task.

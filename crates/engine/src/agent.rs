@@ -2,6 +2,7 @@
 
 mod aside;
 mod asking;
+mod attachments;
 mod branch;
 mod budget;
 mod calls;
@@ -57,6 +58,7 @@ use tracing::Instrument as _;
 use crate::assets::Assets;
 use crate::brain::{Brain, RequestName};
 use crate::channel::{Channels, Follow, Reader, Recorder};
+use crate::memory_budget::MemoryBudget;
 use crate::models::Gateway;
 use crate::sabotage::{self, Saboteur};
 use crate::skills::Shelf;
@@ -79,6 +81,8 @@ use transfer::Transfers;
 
 /// How many turns may be at work at once. Those that wait for a person are not counted.
 const MAX_TURNS_AT_ONCE: usize = 256;
+/// How many tools may run at once for all turns together.
+const MAX_CALLS_AT_ONCE: usize = 64;
 /// How many bytes of text may wait to be stored, over all turns, before no more turns are begun.
 const MAX_WAITING_BYTES: usize = 64 * 1024 * 1024;
 
@@ -99,6 +103,10 @@ pub(crate) struct Means {
     pub(crate) shelf: Arc<Shelf>,
     /// Where long output of tools goes.
     pub(crate) outputs: Outputs,
+    /// What large things may take of the memory.
+    pub(crate) memory: MemoryBudget,
+    /// Where tools run for turns, of which there is a bounded number at once.
+    pub(crate) calls: Arc<Semaphore>,
     /// What calls of models under way may cost.
     pub(crate) set_aside: Arc<budget::SetAside>,
     /// Whether a conversation is shortened when the provider says that it is too long.
@@ -109,6 +117,13 @@ pub(crate) struct Means {
     pub(crate) replay_ttl: Duration,
     /// How long after one learning batch the next one is due; none where they are only asked for.
     pub(crate) batch_interval: Option<Duration>,
+}
+
+impl Means {
+    /// The places of tools that run for turns.
+    pub(crate) fn calls() -> Arc<Semaphore> {
+        Arc::new(Semaphore::new(MAX_CALLS_AT_ONCE))
+    }
 }
 
 /// See the module.
@@ -160,6 +175,11 @@ impl Agent {
             stopping,
             stopped: CancellationToken::new(),
         }
+    }
+
+    /// What large things may take of the memory.
+    pub(crate) fn memory(&self) -> &MemoryBudget {
+        &self.means.memory
     }
 
     /// The user's connections to tool servers.
@@ -293,8 +313,8 @@ impl Agent {
 
     /// Reads the conversation of a task between two turns.
     async fn thread(&self, recorder: &Recorder) -> Result<Option<Thread>, AgentError> {
-        let (brain, task) = (self.brain.clone(), recorder.channel().task());
-        match blocking(move || Thread::load_last(&brain, task)).await {
+        let task = recorder.channel().task();
+        match self.brain.blocking(move |brain| Thread::load_last(brain, task)).await {
             Some(thread) => Ok(thread?),
             None => Err(AgentError::Stopping),
         }

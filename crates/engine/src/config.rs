@@ -13,6 +13,7 @@ use tracing_subscriber::filter::{LevelFilter, Targets};
 
 use crate::assets::Settings;
 use crate::catalog::{Catalog, Environment};
+use crate::memory_budget;
 use crate::models::config::Sources;
 use crate::tools::Allowed;
 
@@ -62,6 +63,8 @@ pub struct Config {
     pub replay_ttl: Duration,
     /// How long after one learning batch the next one is due; none where they are only asked for.
     pub batch_interval: Option<Duration>,
+    /// How much memory large things may take at once, in bytes.
+    pub memory: usize,
     /// What is logged.
     pub log: Targets,
 }
@@ -104,6 +107,8 @@ impl Config {
             reader.or("REACTIVE_COMPACT_ENABLED", switch, true, |text| text.parse().ok());
         let allow_unconfined = reader.or("ENGINE_ALLOW_UNCONFINED", switch, false, |text| text.parse().ok());
         let web = reader.or("ENGINE_WEB_ALLOW", Allowed::MUST_BE, Allowed::default(), Allowed::parse);
+        let mib = "a number of MiB from 64 to 65535";
+        let memory = reader.or("ENGINE_MEMORY_BUDGET_MB", mib, memory_budget::DEFAULT, memory);
         let assets = Settings { web: web.clone(), ..assets(&mut reader) };
         let sources = Sources::new(env, catalog.as_deref());
         let config = key_hash.zip(brain).zip(catalog).map(|((key_hash, brain), catalog)| Self {
@@ -122,6 +127,7 @@ impl Config {
             hitl_ttl,
             replay_ttl,
             batch_interval: (!batch_interval.is_zero()).then_some(batch_interval),
+            memory,
             log,
         });
         reader.finish(config)
@@ -142,6 +148,12 @@ pub(crate) fn assets(reader: &mut Reader<'_>) -> Settings {
         client_metadata: reader.or("OAUTH_CLIENT_METADATA_URL", address, None, |text| url(text).map(Some)),
         web: Allowed::default(),
     }
+}
+
+/// A number of MiB, in bytes.
+fn memory(mib: &str) -> Option<usize> {
+    let bytes = mib.trim().parse::<u16>().ok().map(|mib| usize::from(mib) << 20);
+    bytes.filter(|bytes| *bytes >= memory_budget::LEAST)
 }
 
 /// A time between learning batches, in hours.
@@ -175,6 +187,7 @@ mod tests {
                 ("ENGINE_LOG_LEVEL", "loud"),
                 ("ENGINE_WEB_ALLOW", "10.0.0.0/99"),
                 ("LC_BATCH_INTERVAL_HOURS", "-1"),
+                ("ENGINE_MEMORY_BUDGET_MB", "63"),
             ]
             .map(|(name, value)| (name.to_owned(), value.to_owned())),
         );
@@ -188,6 +201,7 @@ mod tests {
             "ENGINE_LOG_LEVEL",
             "LC_BATCH_INTERVAL_HOURS",
             "ENGINE_WEB_ALLOW",
+            "ENGINE_MEMORY_BUDGET_MB",
         ];
         assert_eq!(names, expected);
         assert!(!faults.to_string().contains("abc"));

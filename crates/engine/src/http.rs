@@ -1,6 +1,7 @@
 //! The engine's HTTP interface: extract, call one function, answer.
 
 mod admin;
+mod admission;
 mod assets;
 mod auth;
 mod document;
@@ -105,6 +106,7 @@ handlers! {
     steering::steer,
     tasks::list,
     tasks::read,
+    tasks::memory,
     tasks::delete,
     hitl::respond,
     hitl::pending,

@@ -13,12 +13,15 @@ pub mod config;
 pub mod http;
 #[cfg(test)]
 mod lessons;
+pub mod memory_budget;
 pub mod models;
+mod names;
 mod remembered;
 mod sabotage;
 mod skills;
 #[cfg(test)]
 mod testing;
+pub mod threads;
 pub mod tools;
 
 use std::net::SocketAddr;
@@ -36,6 +39,7 @@ use crate::agent::{Agent, Kit, Kits, Means, Reloads};
 use crate::assets::Assets;
 use crate::brain::{Brain, BrainError};
 use crate::config::{Config, InForce};
+use crate::memory_budget::MemoryBudget;
 use crate::skills::Shelf;
 use crate::tools::{Outputs, Setup};
 
@@ -104,6 +108,7 @@ impl Engine {
             shelf,
             places: crate::tools::Places::default(),
             web: config.web,
+            memory: MemoryBudget::of(config.memory),
         };
         let means = Means {
             gateway,
@@ -113,6 +118,8 @@ impl Engine {
             leash: setup.leash.clone(),
             shelf: Arc::clone(&setup.shelf),
             outputs: Outputs::new(&setup.workspace),
+            memory: setup.memory.clone(),
+            calls: Means::calls(),
             set_aside: Arc::default(),
             reactive: config.reactive_compaction,
             hitl_ttl: config.hitl_ttl,

@@ -30,6 +30,8 @@ mod responses;
 pub mod scripted;
 mod tool_schema;
 
+use std::collections::HashMap;
+
 use bytes::Bytes;
 use contract::content::MediaKind;
 use contract::event::BlockType;
@@ -161,9 +163,23 @@ pub struct Tokens {
     pub cache_write: u64,
     /// Output tokens spent on reasoning.
     pub reasoning: u64,
+    /// Whether the provider told nothing of it, so that this is the engine's own estimate.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub estimated: bool,
 }
 
 impl Tokens {
+    /// The same where the provider told it; else an estimate, of a prompt of so many tokens and what came of an answer:
+    /// the vendor bills it whether or not it says so.
+    #[must_use]
+    pub fn or_estimated(self, prompt: u64, answer: u64) -> Self {
+        if self.input > 0 && (self.output > 0 || answer == 0) {
+            return self;
+        }
+        let told = |told: u64, estimate: u64| if told > 0 { told } else { estimate };
+        Self { input: told(self.input, prompt), output: told(self.output, answer), estimated: true, ..self }
+    }
+
     /// Adds another call's tokens to a turn's usage.
     pub fn add_to(self, usage: &mut event::Usage) {
         usage.input_tokens += self.input;
@@ -206,6 +222,14 @@ pub enum Content {
 }
 
 impl Content {
+    /// The same once it is stored: bytes are read from there when they are needed.
+    pub(crate) fn stored(self) -> Self {
+        match self {
+            Self::Media(media) => Self::Media(Media { data: None, ..media }),
+            content @ (Self::Text { .. } | Self::Note { .. }) => content,
+        }
+    }
+
     /// The text of `contents`: what is a text, joined by empty lines.
     pub fn text_of(contents: &[Self]) -> String {
         let texts = contents.iter().filter_map(|content| match content {
@@ -321,6 +345,24 @@ pub struct Request<'a> {
     pub cache_key: &'a str,
 }
 
+impl Request<'_> {
+    /// What is attached to the messages and has been read, by hash.
+    fn attached(&self) -> HashMap<&str, Bytes> {
+        let contents = self.messages.iter().flat_map(|message| -> Box<dyn Iterator<Item = &Content>> {
+            match message {
+                Message::User { content } => Box::new(content.iter()),
+                Message::Results(replies) => Box::new(replies.iter().flat_map(|reply| &reply.remarks)),
+                Message::Assistant { .. } => Box::new(std::iter::empty()),
+            }
+        });
+        let attached = contents.filter_map(|content| match content {
+            Content::Media(media) => Some((media.hash.as_str(), media.data.clone()?)),
+            Content::Text { .. } | Content::Note { .. } => None,
+        });
+        attached.collect()
+    }
+}
+
 /// A part of a streamed answer.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Part {
@@ -369,6 +411,8 @@ pub struct ModelError {
     pub retry_after: Option<std::time::Duration>,
     /// What the failed call cost, as far as the provider had told.
     pub spent: Tokens,
+    /// How many bytes of an answer had come before it.
+    pub received: usize,
 }
 
 /// Kinds of failures of a model call.
@@ -397,7 +441,7 @@ pub enum ModelErrorKind {
 impl ModelError {
     /// A failure of `kind`, without a wish for when to be asked again.
     pub fn new(kind: ModelErrorKind, message: impl Into<String>) -> Self {
-        Self { kind, message: message.into(), retry_after: None, spent: Tokens::default() }
+        Self { kind, message: message.into(), retry_after: None, spent: Tokens::default(), received: 0 }
     }
 
     /// The answer ended before it was whole.

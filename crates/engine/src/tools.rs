@@ -39,6 +39,7 @@ use serde_json::Value;
 
 use crate::brain::{Brain, TaskRow, ToKnow};
 use crate::catalog::{AgentSpec, Catalog, CatalogTool, Permissions, Runs};
+use crate::memory_budget::MemoryBudget;
 use crate::models::ToolSpec;
 use crate::skills::{Shelf, Skills};
 
@@ -220,6 +221,8 @@ pub struct Setup {
     pub places: Places,
     /// What of the web may be reached although it is not public.
     pub web: Allowed,
+    /// What large things may take of the memory.
+    pub(crate) memory: MemoryBudget,
 }
 
 /// The tools at hand.
@@ -245,7 +248,7 @@ impl Toolbox {
             Arc::new(read::ListFiles(workspace.clone())),
             Arc::new(write::WriteFile(workspace.clone())),
             Arc::new(write::EditFile(workspace.clone())),
-            Arc::new(web_fetch::WebFetch(web::Web::new(setup.web.clone()))),
+            Arc::new(web_fetch::WebFetch::new(web::Web::new(setup.web.clone(), setup.memory.clone()))),
         ];
         let Catalog { skills, permissions, .. } = &setup.catalog;
         // Offered also while there are no skills: the user may make some in the middle of a task.
@@ -267,7 +270,7 @@ impl Toolbox {
             )));
         }
         let catalog = setup.catalog.tools.iter();
-        tools.extend(catalog.filter_map(|tool| of_catalog(tool, programs.as_ref())));
+        tools.extend(catalog.filter_map(|tool| of_catalog(tool, programs.as_ref(), &setup.memory)));
         Self::new(tools, permissions.clone())
     }
 
@@ -372,7 +375,11 @@ impl Toolbox {
 }
 
 /// A tool of the catalog; none where it runs a program and none can be run.
-fn of_catalog(tool: &Arc<CatalogTool>, programs: Option<&program::Programs>) -> Option<Arc<dyn Tool>> {
+fn of_catalog(
+    tool: &Arc<CatalogTool>,
+    programs: Option<&program::Programs>,
+    memory: &MemoryBudget,
+) -> Option<Arc<dyn Tool>> {
     match &tool.runs {
         Runs::Command(command) => {
             Some(Arc::new(command::CommandTool::new(Arc::clone(tool), command.clone(), programs?.clone())))
@@ -384,7 +391,13 @@ fn of_catalog(tool: &Arc<CatalogTool>, programs: Option<&program::Programs>) -> 
                 input_schema: tool.input_schema.clone(),
             };
             let (permission, idempotent) = (tool.permission, tool.idempotent);
-            Some(Arc::new(http_tool::HttpTool::new(spec, permission, idempotent, call.clone())))
+            Some(Arc::new(http_tool::HttpTool::new(
+                spec,
+                permission,
+                idempotent,
+                call.clone(),
+                memory.clone(),
+            )))
         }
     }
 }

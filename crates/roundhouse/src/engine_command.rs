@@ -46,15 +46,7 @@ fn serve(args: &Args) -> Result<(), Failure> {
     let config = Config::from_env(&ProcessEnv).map_err(Failure::usage)?;
     service::logging::init(config.log.clone());
     service::limits::raise_file_limit();
-    // Two workers stream while one computes; more would only cost an idle engine memory.
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
-        // Reads of the brain take turns, and a thread that was once needed keeps its memory.
-        .max_blocking_threads(4)
-        .thread_keep_alive(Duration::from_secs(1))
-        .enable_all()
-        .build()
-        .context("the runtime could not be started")?;
+    let runtime = engine::threads::runtime().context("the runtime could not be started")?;
     let result = runtime.block_on(async {
         let mut endings = Endings::listen().context("signals cannot be listened for")?;
         let engine = Engine::start(config).await?;

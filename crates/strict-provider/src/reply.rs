@@ -119,6 +119,8 @@ pub struct Usage {
     pub cache_write: u64,
     /// Reasoning tokens; by default a quarter of the thinking's characters.
     pub reasoning: Option<u64>,
+    /// Whether none of it is told, as many servers do that speak Chat Completions.
+    pub withheld: bool,
 }
 
 impl Reply {

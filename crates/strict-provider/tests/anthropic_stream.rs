@@ -25,7 +25,14 @@ fn rich_reply() -> Reply {
         .text("I will look.")
         .tool_use("look", json!({"at": "sky"}))
         .deltas(2)
-        .usage(Usage { input: Some(10), output: Some(20), cache_read: 3, cache_write: 4, reasoning: Some(5) })
+        .usage(Usage {
+            input: Some(10),
+            output: Some(20),
+            cache_read: 3,
+            cache_write: 4,
+            reasoning: Some(5),
+            withheld: false,
+        })
 }
 
 #[tokio::test]

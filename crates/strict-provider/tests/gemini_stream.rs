@@ -22,7 +22,14 @@ fn rich_reply() -> Reply {
         .tool_use("look", json!({"at": "sky"}))
         .tool_use("wait", Value::Null)
         .deltas(2)
-        .usage(Usage { input: Some(10), output: Some(20), cache_read: 3, cache_write: 0, reasoning: Some(5) })
+        .usage(Usage {
+            input: Some(10),
+            output: Some(20),
+            cache_read: 3,
+            cache_write: 0,
+            reasoning: Some(5),
+            withheld: false,
+        })
 }
 
 /// A part without its signature and id, which no test foretells.

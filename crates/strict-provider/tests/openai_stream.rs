@@ -20,7 +20,14 @@ fn rich_reply() -> Reply {
         .tool_use_with_id("call_a", "look", json!({"at": "sky"}))
         .tool_use_with_id("call_b", "wait", Value::Null)
         .deltas(2)
-        .usage(Usage { input: Some(10), output: Some(20), cache_read: 3, cache_write: 0, reasoning: Some(5) })
+        .usage(Usage {
+            input: Some(10),
+            output: Some(20),
+            cache_read: 3,
+            cache_write: 0,
+            reasoning: Some(5),
+            withheld: false,
+        })
 }
 
 #[tokio::test]

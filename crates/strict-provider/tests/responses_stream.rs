@@ -19,7 +19,14 @@ fn rich_reply() -> Reply {
         .text("I look.")
         .tool_use_with_id("call_a", "look", json!({"at": "sky"}))
         .deltas(2)
-        .usage(Usage { input: Some(10), output: Some(20), cache_read: 3, cache_write: 0, reasoning: Some(5) })
+        .usage(Usage {
+            input: Some(10),
+            output: Some(20),
+            cache_read: 3,
+            cache_write: 0,
+            reasoning: Some(5),
+            withheld: false,
+        })
 }
 
 #[tokio::test]

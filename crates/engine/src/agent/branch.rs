@@ -5,10 +5,10 @@ use std::collections::HashSet;
 
 use contract::MessageId;
 
-use super::rewrite::{self, Rewrite, RewriteKind, covered, view};
+use super::rewrite::{self, MAX_MEMORY, Rewrite, RewriteKind, covered, view};
 use crate::brain::Cut;
 use crate::brain::steps::{Base, Instead, MemoryWrite};
-use crate::models::{Content, Media, Message};
+use crate::models::{Content, Message};
 
 /// See the module.
 #[derive(Debug, Default)]
@@ -31,12 +31,12 @@ pub(crate) struct Branch {
 /// Where a message came from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
-    /// It opened a turn, with the event `ts`.
+    /// It opened a turn.
     Opening {
         /// The message.
         message_id: MessageId,
-        /// The event.
-        ts: i64,
+        /// The `ts` of the turn's first event: an edit takes out all events from it on.
+        events_from: i64,
     },
     /// The user said it to a running turn.
     Steered {
@@ -138,24 +138,6 @@ impl Branch {
         self.listed.iter().map(move |message_id| (*message_id, in_force.contains(message_id)))
     }
 
-    /// All media in the messages.
-    pub(crate) fn media(&mut self) -> impl Iterator<Item = &mut Media> {
-        let contents =
-            self.messages.iter_mut().flat_map(|message| -> Box<dyn Iterator<Item = &mut Content>> {
-                match message {
-                    Message::User { content } => Box::new(content.iter_mut()),
-                    Message::Results(replies) => {
-                        Box::new(replies.iter_mut().flat_map(|reply| &mut reply.remarks))
-                    }
-                    Message::Assistant { .. } => Box::new(std::iter::empty()),
-                }
-            });
-        contents.filter_map(|content| match content {
-            Content::Media(media) => Some(media),
-            Content::Text { .. } | Content::Note { .. } => None,
-        })
-    }
-
     /// A message follows.
     pub(crate) fn push(&mut self, message: Message, place: Place) {
         if let Some(view) = &mut self.view {
@@ -180,6 +162,17 @@ impl Branch {
                 Message::Assistant { .. } => {}
             }
         }
+    }
+
+    /// Whether working memory has room for these too, each in the place of what its key had.
+    pub(super) fn has_room_for(&self, writes: &[MemoryWrite]) -> bool {
+        let all = self.written.iter().map(|(_, write)| write).chain(writes);
+        let bytes = |write: &MemoryWrite| match &write.value {
+            // How a value is taken out.
+            serde_json::Value::Null => 0,
+            value => write.key.len() + value.to_string().len(),
+        };
+        rewrite::memory(all).into_iter().map(bytes).sum::<usize>() <= MAX_MEMORY
     }
 
     /// A tool wrote to working memory.
@@ -209,10 +202,10 @@ impl Branch {
     pub(crate) fn cut(&self, base: Base) -> Result<Cut, NotThere> {
         let keep = self.kept(base)?;
         let (events_from, messages) = match (base, self.places.get(keep)) {
-            (Base::Edit { message_id }, Some(Place::Opening { ts, .. })) => {
+            (Base::Edit { message_id }, Some(Place::Opening { events_from, .. })) => {
                 let before = self.listed.iter().position(|listed| *listed == message_id);
                 let gone = before.map_or(0, |before| self.listed.len() - before);
-                (Some(*ts), u64::try_from(gone).unwrap_or(0))
+                (Some(*events_from), u64::try_from(gone).unwrap_or(0))
             }
             (Base::Edit { .. }, _) => return Err(NotThere::NotEditable),
             (Base::End | Base::Retry { .. }, _) => (None, 0),

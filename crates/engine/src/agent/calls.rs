@@ -4,25 +4,29 @@ use std::collections::VecDeque;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
-use contract::HitlId;
 use contract::event::{Event, HitlKind, ToolCall, ToolResult, WorkingMemoryUpdate};
 use contract::memory::Source;
+use contract::{HitlId, MemoryId};
 use futures::stream::FuturesUnordered;
 use futures::{FutureExt as _, StreamExt as _};
 
 use super::life::blocking;
 use super::loaded::told_once;
+use super::rewrite::MAX_MEMORY;
 use super::run::{Stopped, TurnRun};
 use super::thread::{OUTCOME_UNKNOWN, OpenCall, OpenStage};
 use super::{Means, provenance};
 use crate::brain::steps::{MemoryWrite, Step};
-use crate::brain::{NewKnowledge, TaskRow, WriteError};
+use crate::brain::{NewKnowledge, TaskRow, ToKnow, WriteError};
 use crate::channel::Record;
 use crate::models::{ToolOutcome, ToolUse};
 use crate::sabotage::{self, Saboteur};
 use crate::tools::{
     Delegation, Invocation, Permission, Question, Tool, ToolError, ToolOutput, ToolStep, grants, leave,
 };
+
+/// How many calls of one answer run at once.
+const MAX_AT_ONCE: usize = 8;
 
 /// What is to be done with a call.
 enum Course {
@@ -65,13 +69,19 @@ impl TurnRun {
                 Course::Refuse(reason) => self.refuse(&open, reason).await?,
             }
         }
-        self.intend(&ready).await?;
         let means = &self.life.means.clone();
         let task = self.life.recorder.channel().task();
-        let mut running: FuturesUnordered<_> =
-            ready.into_iter().map(|(open, tool)| run(open, tool, task, means)).collect();
-        while let Some(ran) = self.attend(running.next()).await? {
-            self.ran(ran).await?;
+        let (mut waiting, mut running) = (VecDeque::from(ready), FuturesUnordered::new());
+        loop {
+            // On record just before they run: one that waits for others has not begun if the engine dies.
+            let free = MAX_AT_ONCE.saturating_sub(running.len()).min(waiting.len());
+            let next: Vec<_> = waiting.drain(..free).collect();
+            self.intend(&next).await?;
+            running.extend(next.into_iter().map(|(open, tool)| run(open, tool, task, means)));
+            match self.attend(running.next()).await? {
+                Some(ran) => self.ran(ran).await?,
+                None => break,
+            }
         }
         for (open, tool, delegation) in delegations {
             // One after the other, and none while a person is waited for: see `Thread::next`.
@@ -182,12 +192,28 @@ impl TurnRun {
             Ok(ToolStep::Ask(question)) => return self.ask(&call, HitlKind::Question, question).await,
             Ok(ToolStep::Done(output)) => {
                 let ToolOutput { text, working_memory, knowledge } = output;
+                let writes = working_memory.into_iter().map(|(key, value)| MemoryWrite { key, value });
+                let working_memory: Vec<_> = writes.collect();
+                if !working_memory.is_empty() && !self.thread.branch().has_room_for(&working_memory) {
+                    let refused = ended(String::new(), Some(no_room()));
+                    return self.resulted(&call, refused, Vec::new(), None).await;
+                }
                 let text = told_once(self.conversation().branch(), &call, text);
                 (ended(text, None), working_memory, knowledge)
             }
             Err(ToolError(error)) => (ended(String::new(), Some(error)), Vec::new(), None),
         };
-        let memory: Vec<_> = memory.into_iter().map(|(key, value)| MemoryWrite { key, value }).collect();
+        self.resulted(&call, outcome, memory, knowledge).await
+    }
+
+    /// Puts on record what came of a call.
+    async fn resulted(
+        &mut self,
+        call: &ToolUse,
+        outcome: ToolOutcome,
+        memory: Vec<MemoryWrite>,
+        knowledge: Option<(MemoryId, ToKnow)>,
+    ) -> Result<(), WriteError> {
         let mut record = memory.iter().cloned().fold(Record::new(), Record::memory);
         if let Some((id, to_know)) = knowledge {
             record = record.knowledge(NewKnowledge { id, to_know, source: self.source() });
@@ -195,7 +221,7 @@ impl TurnRun {
         let updates = memory.iter().map(|MemoryWrite { key, value }| {
             Event::WorkingMemoryUpdate(WorkingMemoryUpdate { key: key.clone(), value: value.clone() })
         });
-        let events = updates.chain([tool_result(&call, &outcome)]).collect();
+        let events = updates.chain([tool_result(call, &outcome)]).collect();
         let step = Step::Resulted { call_id: call.call_id, outcome, memory };
         self.commit_all(record, vec![step], events).await
     }
@@ -225,6 +251,8 @@ impl TurnRun {
 /// Runs one tool. What goes wrong in it becomes the call's outcome.
 async fn run(open: OpenCall, tool: Arc<dyn Tool>, task: TaskRow, means: &Means) -> Ran {
     let OpenCall { call, answers, .. } = open;
+    // Nobody closes it; and a call without a place is still better than none.
+    let _place = means.calls.acquire().await;
     let began = means.clock.monotonic();
     let invocation =
         Invocation { call_id: call.call_id, task: Some(task), input: call.input.clone(), answers };
@@ -233,6 +261,14 @@ async fn run(open: OpenCall, tool: Arc<dyn Tool>, task: TaskRow, means: &Means) 
     let duration_ms = u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX);
     let result = means.outputs.bounded(call.call_id, result, tool.most_whole(&call.input)).await;
     Ran { call, result, duration_ms }
+}
+
+/// Why a value is not kept.
+fn no_room() -> String {
+    format!(
+        "working memory holds at most {MAX_MEMORY} bytes in all, and there is no room for this: keep less, or take out what \
+         is no longer needed by setting its key to null"
+    )
 }
 
 /// What a person is asked before a call.

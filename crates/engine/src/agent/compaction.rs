@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use super::branch::Branch;
-use super::rewrite::{RewriteKind, rewritten, shortened};
+use super::rewrite::{MAX_MEMORY, RewriteKind, rewritten, shortened};
 use crate::brain::steps::{Compacted, Instead};
 use crate::models::{Block, Content, Message, Route, estimate};
 
@@ -15,6 +15,9 @@ const KEPT: [u64; 2] = [25, 8];
 const LEAST_RESULT: u64 = 1_000;
 /// What a shortening must leave at most, in percent: one that does less is not worth a lost cache.
 const MUST_LEAVE: u64 = 80;
+/// The share of the conversation's bound that working memory may have, in percent, and the bytes of a token.
+const MEMORY: u64 = 10;
+const BYTES: u64 = 4;
 /// What a summary counts as before it is made.
 const SUMMARY_TOKENS: u64 = 1_000;
 /// The most characters of a result that are summarised.
@@ -45,6 +48,7 @@ pub(super) fn worth(before: u64) -> u64 {
 pub(super) struct Plan {
     covers: usize,
     results_up_to: Option<u64>,
+    memory_up_to: u64,
 }
 
 impl Plan {
@@ -71,13 +75,18 @@ impl Plan {
         }
         let results = messages.get(covers..).unwrap_or_default().iter().map(results).sum::<u64>();
         let results_up_to = (kept > keep && results > 0).then(|| (keep * 4 / results).max(LEAST_RESULT));
-        (covers > branch.covered() || results_up_to.is_some()).then_some(Self { covers, results_up_to })
+        (covers > branch.covered() || results_up_to.is_some()).then_some(Self {
+            covers,
+            results_up_to,
+            memory_up_to: memory_share(bound),
+        })
     }
 
     /// What is put on record.
     pub(super) fn step(self, instead: Instead) -> Compacted {
         let covers = u64::try_from(self.covers).unwrap_or(u64::MAX);
-        Compacted { covers, instead, results_up_to: self.results_up_to }
+        let Self { results_up_to, memory_up_to, .. } = self;
+        Compacted { covers, instead, results_up_to, memory_up_to: Some(memory_up_to) }
     }
 
     /// What is summarised, of what is sent now.
@@ -102,11 +111,18 @@ impl Plan {
     }
 }
 
-/// A reset, which leaves out everything but what cannot be, and how many messages it takes out.
-pub(super) fn reset(branch: &Branch) -> (Compacted, u64) {
+/// A reset, which leaves out everything but what cannot be, for a window of so many tokens; and how many messages it
+/// takes out.
+pub(super) fn reset(branch: &Branch, window: u64) -> (Compacted, u64) {
     let covers = u64::try_from(branch.all().len()).unwrap_or(u64::MAX);
     let collapsed = covers.saturating_sub(u64::try_from(branch.covered()).unwrap_or(u64::MAX));
-    (Compacted { covers, instead: Instead::Reset, results_up_to: None }, collapsed)
+    let memory_up_to = Some(memory_share(window));
+    (Compacted { covers, instead: Instead::Reset, results_up_to: None, memory_up_to }, collapsed)
+}
+
+/// How many bytes of working memory are sent with what stands for a conversation of at most `bound` tokens.
+fn memory_share(bound: u64) -> u64 {
+    u64::try_from(MAX_MEMORY).unwrap_or(u64::MAX).min(bound / 100 * MEMORY * BYTES)
 }
 
 /// Where the step of the conversation before `end` begins: results belong to the answer before them.

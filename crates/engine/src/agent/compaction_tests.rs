@@ -40,7 +40,7 @@ fn reply(call: &ToolUse, text: String) -> ToolReply {
 /// A branch that a model can be asked about. The answers' first blocks are reasoning.
 fn branch(said: &[Said]) -> Branch {
     let mut branch = Branch::default();
-    let opening = || Place::Opening { message_id: MessageId::new(), ts: 0 };
+    let opening = || Place::Opening { message_id: MessageId::new(), events_from: 0 };
     branch.push(Message::user("first"), opening());
     let mut answered = false;
     for said in said {
@@ -124,7 +124,7 @@ proptest! {
             branch.rewrite(RewriteKind::Compacted(plan.step(summary())));
             prop_assert_eq!(repair(branch.messages()).map(|repaired| repaired.notes), None);
         }
-        branch.rewrite(RewriteKind::Compacted(reset(&branch).0));
+        branch.rewrite(RewriteKind::Compacted(reset(&branch, 100_000).0));
         prop_assert_eq!(branch.messages().len(), 1);
         prop_assert!(repair(branch.messages()).is_none());
 
@@ -147,7 +147,7 @@ proptest! {
 #[test]
 fn what_must_survive_is_said_word_for_word() {
     let mut branch = Branch::default();
-    let opening = || Place::Opening { message_id: MessageId::new(), ts: 0 };
+    let opening = || Place::Opening { message_id: MessageId::new(), events_from: 0 };
     branch.push(Message::user("bake a cake"), opening());
     let (skill, failed) = (call("load_skill"), call("load_skill"));
     let blocks = vec![Block::ToolUse(skill.clone()), Block::ToolUse(failed.clone())];
@@ -160,8 +160,12 @@ fn what_must_survive_is_said_word_for_word() {
     for value in [1, 2] {
         branch.wrote(MemoryWrite { key: "eggs".into(), value: json!(value) });
     }
-    let step =
-        Compacted { covers: 3, instead: Instead::Summary { text: "Short.".into() }, results_up_to: None };
+    let step = Compacted {
+        covers: 3,
+        instead: Instead::Summary { text: "Short.".into() },
+        results_up_to: None,
+        memory_up_to: None,
+    };
     branch.rewrite(RewriteKind::Compacted(step));
     let [Message::User { content }] = branch.messages() else { panic!("{:?}", branch.messages()) };
     let told = Content::text_of(content);
@@ -182,8 +186,45 @@ fn the_last_message_survives_a_reset_with_what_is_attached() {
         data: None,
     };
     let content = vec![Content::Text { text: "what is it?".into() }, Content::Media(media.clone())];
-    branch.push(Message::User { content }, Place::Opening { message_id: MessageId::new(), ts: 0 });
-    branch.rewrite(RewriteKind::Compacted(reset(&branch).0));
+    branch.push(Message::User { content }, Place::Opening { message_id: MessageId::new(), events_from: 0 });
+    branch.rewrite(RewriteKind::Compacted(reset(&branch, 100_000).0));
     let [Message::User { content }] = branch.messages() else { panic!("{:?}", branch.messages()) };
     assert!(content.contains(&Content::Media(media)));
+}
+
+#[test]
+fn working_memory_of_any_size_leaves_room_for_the_conversation() {
+    let mut branch = Branch::default();
+    let opening = || Place::Opening { message_id: MessageId::new(), events_from: 0 };
+    branch.push(Message::user("store the document"), opening());
+    for number in 0..40 {
+        branch.wrote(MemoryWrite { key: format!("part {number}"), value: json!("x".repeat(3_000)) });
+    }
+    branch.wrote(MemoryWrite { key: "part 38".into(), value: json!(null) });
+    let window = 32_000;
+    branch.rewrite(RewriteKind::Compacted(reset(&branch, window).0));
+    assert!(estimate::messages(branch.messages()) <= window / 5);
+    let [Message::User { content }] = branch.messages() else { panic!("{:?}", branch.messages()) };
+    let told: String = content
+        .iter()
+        .map(|content| match content {
+            Content::Text { text } | Content::Note { text } => text.as_str(),
+            Content::Media(_) => "",
+        })
+        .collect();
+    // The newest are there, what was taken out is not, and of the others their names.
+    for (word, there) in [
+        ("- part 39: ", true),
+        ("- part 37: ", true),
+        ("part 38", false),
+        ("- part 3: ", false),
+        ("part 3,", true),
+    ] {
+        assert_eq!(told.contains(word), there, "{word}");
+    }
+
+    // So is a conversation that an earlier version compacted.
+    let old = Compacted { covers: 1, instead: Instead::Reset, results_up_to: None, memory_up_to: None };
+    branch.rewrite(RewriteKind::Compacted(old));
+    assert!(estimate::messages(branch.messages()) <= 9_000);
 }

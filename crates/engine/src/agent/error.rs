@@ -3,9 +3,11 @@
 use contract::SkillName;
 
 use super::MAX_TURNS_AT_ONCE;
+use super::attachments::NotLoaded;
 use super::direct::MAX_AT_ONCE;
 use super::thread::LoadError;
 use crate::brain::WriteError;
+use crate::memory_budget::NoMemory;
 
 /// See the module.
 #[derive(Debug, thiserror::Error)]
@@ -58,6 +60,9 @@ pub enum AgentError {
     /// The brain's disk does not keep up.
     #[error("too much waits to be stored: the disk is slower than the turns that are running")]
     TooMuchWaiting,
+    /// Too much is held in memory.
+    #[error(transparent)]
+    NoMemory(#[from] NoMemory),
     /// The engine is stopping.
     #[error("the engine is stopping")]
     Stopping,
@@ -73,6 +78,16 @@ pub enum AgentError {
     /// The brain could not be written.
     #[error(transparent)]
     Write(#[from] WriteError),
+}
+
+impl From<NotLoaded> for AgentError {
+    fn from(error: NotLoaded) -> Self {
+        match error {
+            NotLoaded::NoMemory(error) => Self::NoMemory(error),
+            NotLoaded::Read(error) => Self::Read(error),
+            NotLoaded::Stopping => Self::Stopping,
+        }
+    }
 }
 
 impl From<LoadError> for AgentError {

@@ -234,6 +234,7 @@ async fn what_a_turn_costs_is_told_where_all_prices_are_known() {
     gateway["models"]["AnthropicMessages first"]["prices"] = prices;
     rig.configure(&gateway).await;
     let used = strict_provider::Usage {
+        withheld: false,
         input: Some(1_000),
         output: Some(100),
         cache_read: 2_000,

@@ -20,7 +20,6 @@ use contract::{BatchId, FeedbackId, MemoryId};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
-use super::life::blocking;
 use super::memory::page;
 use super::running::Running;
 use super::{Agent, AgentError, Means};
@@ -333,7 +332,6 @@ impl Learner {
         &self,
         read: impl FnOnce(&Brain) -> Result<T, rusqlite::Error> + Send + 'static,
     ) -> Result<T, AgentError> {
-        let brain = self.brain.clone();
-        Ok(blocking(move || read(&brain)).await.ok_or(AgentError::Stopping)??)
+        Ok(self.brain.blocking(read).await.ok_or(AgentError::Stopping)??)
     }
 }

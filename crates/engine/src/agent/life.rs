@@ -111,8 +111,8 @@ impl Life {
     async fn taken_up(mut self, turn: OpenTurn) -> State {
         if let Some(pending) = turn.pending {
             self.asked_at = Some(pending.created_at);
-            let (brain, task) = (self.brain.clone(), self.recorder.channel().task());
-            let open_calls = blocking(move || brain.open_calls(task, turn.turn_id)).await;
+            let task = self.recorder.channel().task();
+            let open_calls = self.brain.blocking(move |brain| brain.open_calls(task, turn.turn_id)).await;
             if open_calls.is_some_and(|calls| calls.is_ok_and(|calls| calls.is_empty())) {
                 return State::Resting(self.rest());
             }
@@ -148,14 +148,14 @@ impl Life {
 
     /// Ends a turn whose journal is not read.
     async fn abandon(self, failure: Failure) -> State {
-        let (brain, task, turn_id) = (self.brain.clone(), self.recorder.channel().task(), self.turn_id());
-        let told = move || {
+        let (task, turn_id) = (self.recorder.channel().task(), self.turn_id());
+        let told = move |brain: &Brain| {
             let open = brain.block_counts(task, turn_id)?.open();
             let calls = brain.open_calls(task, turn_id)?;
             let results = calls.into_iter().map(|(call_id, tool)| ending::without_result(call_id, tool));
             Ok::<Vec<Event>, rusqlite::Error>(open.map(block_stop).into_iter().chain(results).collect())
         };
-        let before = blocking(told).await.and_then(Result::ok).unwrap_or_default();
+        let before = self.brain.blocking(told).await.and_then(Result::ok).unwrap_or_default();
         match ending::errored(&self.recorder, self.message_id, before, failure).await {
             Ok(()) => State::Over,
             Err(error) => self.strand(&error),
@@ -213,11 +213,9 @@ impl Life {
     }
 
     async fn load_after(mut self, starts: u32) -> Result<TurnRun, Self> {
-        let (brain, channel) = (self.brain.clone(), Arc::clone(self.recorder.channel()));
-        let turn_id = self.turn_id();
-        let read = move || {
-            let task = channel.task();
-            let thread = Thread::load(&brain, task, turn_id)?;
+        let (task, turn_id) = (self.recorder.channel().task(), self.turn_id());
+        let read = move |brain: &Brain| {
+            let thread = Thread::load(brain, task, turn_id)?;
             // What was told after the last step on record belongs to a model call that is made anew.
             let events = brain.all_events_after(task, thread.turn().step_ts())?;
             // One model step is under way at a time: the turn's own, or a sub-agent's.
@@ -226,7 +224,7 @@ impl Life {
             let counts = brain.block_counts(task, turn_id)?;
             Ok::<_, LoadError>((thread, telling, counts, of_agent))
         };
-        match blocking(read).await {
+        match self.brain.blocking(read).await {
             Some(Ok((thread, telling, counts, of_agent))) => {
                 let open = telling.open_block();
                 self.blocks = Blocks::after(counts.started, open.filter(|_| !of_agent));
@@ -277,7 +275,8 @@ async fn live(mut state: State) {
     }
 }
 
-/// Runs what reads much where it may block; none if the runtime is shutting down.
-pub(super) async fn blocking<T: Send + 'static>(read: impl FnOnce() -> T + Send + 'static) -> Option<T> {
-    tokio::task::spawn_blocking(read).await.ok()
+/// Runs what reads files, or works long, where it may block; none if the runtime is shutting down. What reads the brain
+/// has threads of its own: see [`Brain::blocking`].
+pub(super) async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
+    tokio::task::spawn_blocking(work).await.ok()
 }

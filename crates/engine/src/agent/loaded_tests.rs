@@ -41,7 +41,7 @@ fn gave(branch: &mut Branch, call: ToolUse, text: &str, is_error: bool) {
 
 fn compacted(branch: &mut Branch, instead: Instead, results_up_to: Option<u64>) {
     let covers = if results_up_to.is_some() { 0 } else { branch.all().len() as u64 };
-    branch.rewrite(RewriteKind::Compacted(Compacted { covers, instead, results_up_to }));
+    branch.rewrite(RewriteKind::Compacted(Compacted { covers, instead, results_up_to, memory_up_to: None }));
 }
 
 fn summary() -> Instead {

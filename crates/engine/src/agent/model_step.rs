@@ -5,10 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use contract::MessageId;
-use contract::event::{Event, Lifecycle};
+use contract::event::{Event, Failure, FailureCode, Lifecycle};
 use futures::StreamExt as _;
 
+use super::aside::{billed_answer, billed_failure};
 use super::asking::{Asking, Remedy};
+use super::attachments::{Attachments, Loaded, NotLoaded};
 use super::ending;
 use super::run::{Stopped, TurnRun};
 use super::telling::Tell;
@@ -60,7 +62,7 @@ impl TurnRun {
             };
             let bound = room.bound.or((most < route.max_output).then_some(most));
             let attempt = asking.begin();
-            let error = match self.attempt(&route, attempt, bound).await? {
+            let error = match self.attempt(&route, attempt, (prompt, bound)).await? {
                 Ok(answer) => {
                     means.gateway.note(&route, Ok(&answer.usage), means.clock.monotonic());
                     if self.focus.is_none()
@@ -135,25 +137,28 @@ impl TurnRun {
         &mut self,
         route: &Route,
         number: u32,
-        bound: Option<u64>,
+        (prompt, bound): (u64, Option<u64>),
     ) -> Result<Result<Answer, ModelError>, Stopped> {
         self.telling.begin_attempt();
+        let attached = self.attached(Attachments::of(self.conversation().messages())).await?;
         let repaired = self.repaired(self.conversation().messages());
         let messages =
             repaired.as_ref().map_or(self.conversation().messages(), |repaired| &repaired.messages);
         let mut parts = route.model.ask(&Request {
             system: &sabotage::busted(self.system()),
-            messages: &self.offer().sent(messages),
+            messages: &self.offer().sent(&attached.put_into(messages)),
             tools: self.offer().specs(),
             thinking: self.conversation().turn().options().super_thinking,
             max_output: bound,
             may_call: true,
             cache_key: self.life.recorder.channel().task_id().as_str(),
         });
+        // What is still to be sent has its own hold on it.
+        drop(attached);
         while let Some(part) = self.attend(parts.next()).await? {
             match part {
                 Ok(Part::Done(answer)) => {
-                    let answer = self.offer().received(answer);
+                    let answer = self.offer().received(billed_answer(answer, prompt));
                     let last = self.telling.finish();
                     self.tell(last, number).await?;
                     return Ok(Ok(answer));
@@ -162,10 +167,24 @@ impl TurnRun {
                     let next = self.telling.tell(part);
                     self.tell(next, number).await?;
                 }
-                Err(error) => return Ok(Err(error)),
+                Err(error) => return Ok(Err(billed_failure(error, prompt))),
             }
         }
         Ok(Err(ModelError::ended_early()))
+    }
+
+    /// Reads what is attached to what is about to be sent.
+    pub(super) async fn attached(&mut self, attachments: Attachments) -> Result<Loaded, Stopped> {
+        let (brain, memory) = (self.life.brain.clone(), self.life.means.memory.clone());
+        match self.attend(attachments.load(brain, memory)).await? {
+            Ok(loaded) => Ok(loaded),
+            Err(NotLoaded::Stopping) => Err(Stopped::ForNow),
+            Err(error) => {
+                tracing::error!(turn.id = %self.life.turn_id(), %error, "A model cannot be sent what is attached.");
+                let (code, retryable) = (FailureCode::InternalError, true);
+                Err(Stopped::Failed(Failure { code, message: error.to_string(), retryable }))
+            }
+        }
     }
 
     /// Nothing more comes of the step: what clients have of it is void.

@@ -1,11 +1,13 @@
 //! How a turn is opened: what bears on it is looked for, and it goes on record with what it is told of that.
 
+use std::ops::RangeInclusive;
+
 use tokio::runtime::Handle;
 
 use contract::event::{Event, Lifecycle};
 
 use super::AgentError;
-use super::life::{Life, blocking};
+use super::life::Life;
 use super::recall::{Bounds, Recalled};
 use super::skills_told::SkillsTold;
 use super::thread::Thread;
@@ -33,9 +35,9 @@ impl Before {
     }
 
     /// The conversation with the turn that goes on from it.
-    fn thread(self, opened: Opened, ts: i64) -> Option<Thread> {
+    fn thread(self, opened: Opened, stamps: RangeInclusive<i64>) -> Option<Thread> {
         match self {
-            Self::Read(before) => Some(Thread::open(before.map(|thread| *thread), opened, ts)),
+            Self::Read(before) => Some(Thread::open(before.map(|thread| *thread), opened, stamps)),
             Self::Unread => None,
         }
     }
@@ -56,11 +58,13 @@ impl Opening {
     pub(super) async fn of(self, life: Life) -> Result<(Life, Option<Thread>), AgentError> {
         let runtime = Handle::current();
         // At one go, and sent from there: to be told of each part first takes longer than to do it.
-        let begun = blocking(move || {
+        let brain = life.brain.clone();
+        let begun = brain.blocking(move |_| {
             let (record, opened, before) = self.told(&life);
+            let before_it = life.recorder.last_ts();
             let committing = runtime.block_on(life.recorder.send(record));
             // While it is being stored.
-            let thread = before.thread(opened, life.recorder.last_ts());
+            let thread = before.thread(opened, before_it + 1..=life.recorder.last_ts());
             (life, thread, committing)
         });
         // None where the runtime is shutting down.

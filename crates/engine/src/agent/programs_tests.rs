@@ -241,6 +241,7 @@ async fn without_a_leash_nothing_that_runs_programs_is_offered() {
         shelf: Arc::clone(&rig.agent.means.shelf),
         places: crate::tools::Places::default(),
         web: Allowed::default(),
+        memory: rig.agent.means.memory.clone(),
     };
     assert_eq!(offered(&Toolbox::built_in(&without)), [true, false, false, false]);
 }

@@ -9,6 +9,10 @@ use super::loaded::{self, Load};
 use crate::brain::steps::{Compacted, Instead, MemoryWrite};
 use crate::models::{Content, Message, ToolReply};
 
+/// The most bytes of a task's working memory, keys and values.
+pub(super) const MAX_MEMORY: usize = 32 * 1024;
+/// The most characters of the keys of values that are left out.
+const MAX_NAMES: usize = 1_000;
 /// The most characters of the user's own words that a summary repeats.
 const MAX_REQUEST: usize = 8_000;
 
@@ -56,7 +60,8 @@ pub(super) fn view(
     let instead = compaction.filter(|_| covers > 0).map(|(made_at, compacted)| {
         let memory = memory(written.iter().filter(|(at, _)| *at <= made_at).map(|(_, write)| write));
         let before = messages.get(..made_at.min(messages.len())).unwrap_or(messages);
-        stand_in(gone, before, &compacted.instead, &memory)
+        let most = compacted.memory_up_to.and_then(|most| usize::try_from(most).ok()).unwrap_or(MAX_MEMORY);
+        stand_in(gone, before, &compacted.instead, &Shown::of(&memory, most))
     });
     let rewritten_to = rewrites.iter().map(|rewrite| rewrite.made_at).max().unwrap_or(0);
     let loads = loaded::loads(messages);
@@ -105,7 +110,7 @@ pub(super) fn rewritten(
 }
 
 /// The values of working memory, the newest of each key.
-fn memory<'a>(written: impl Iterator<Item = &'a MemoryWrite>) -> Vec<&'a MemoryWrite> {
+pub(super) fn memory<'a>(written: impl Iterator<Item = &'a MemoryWrite>) -> Vec<&'a MemoryWrite> {
     let mut newest: Vec<&MemoryWrite> = Vec::new();
     for write in written {
         newest.retain(|older| older.key != write.key);
@@ -114,9 +119,48 @@ fn memory<'a>(written: impl Iterator<Item = &'a MemoryWrite>) -> Vec<&'a MemoryW
     newest
 }
 
+/// What of working memory is sent in the place of a conversation.
+struct Shown<'a> {
+    /// Each as a line, the one written last at the end.
+    lines: Vec<String>,
+    /// The keys of those for which there is no room.
+    left_out: Vec<&'a str>,
+}
+
+impl<'a> Shown<'a> {
+    /// The newest of `memory` that have room in `most` bytes.
+    fn of(memory: &[&'a MemoryWrite], most: usize) -> Self {
+        let (mut lines, mut left_out, mut left) = (Vec::new(), Vec::new(), most);
+        for MemoryWrite { key, value } in memory.iter().rev().filter(|write| !write.value.is_null()) {
+            let line = format!("\n- {key}: {value}");
+            match left.checked_sub(line.len()) {
+                Some(rest) => {
+                    left = rest;
+                    lines.push(line);
+                }
+                None => left_out.push(key.as_str()),
+            }
+        }
+        lines.reverse();
+        Self { lines, left_out }
+    }
+
+    fn tell(&self, text: &mut String) {
+        if !self.lines.is_empty() {
+            text.push_str("\n\nWorking memory of this task:");
+            text.extend(self.lines.iter().map(String::as_str));
+        }
+        if !self.left_out.is_empty() {
+            let names = shortened(&self.left_out.join(", "), MAX_NAMES);
+            // Writing to a `String` cannot fail.
+            let _ = write!(text, "\n\nThere was no room for older values of working memory: {names}");
+        }
+    }
+}
+
 /// The message that is sent in the place of those that are `gone`. `before` is the conversation when that was
 /// decided.
-fn stand_in(gone: &[Message], before: &[Message], instead: &Instead, memory: &[&MemoryWrite]) -> Message {
+fn stand_in(gone: &[Message], before: &[Message], instead: &Instead, memory: &Shown<'_>) -> Message {
     let mut text = String::new();
     // Writing to a `String` cannot fail.
     let _ = match instead {
@@ -130,12 +174,7 @@ fn stand_in(gone: &[Message], before: &[Message], instead: &Instead, memory: &[&
             write!(text, "The conversation before this message had become too long and is left out.")
         }
     };
-    if !memory.is_empty() {
-        text.push_str("\n\nWorking memory of this task:");
-        for MemoryWrite { key, value } in memory {
-            let _ = write!(text, "\n- {key}: {value}");
-        }
-    }
+    memory.tell(&mut text);
     let last = before.iter().rposition(|message| matches!(message, Message::User { .. }));
     let request = last.and_then(|at| before.get(at)).and_then(|message| match message {
         Message::User { content } => Some(content),

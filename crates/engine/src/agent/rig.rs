@@ -16,6 +16,7 @@ pub(crate) use super::thread::OUTCOME_UNKNOWN;
 use super::*;
 use crate::assets::Assets;
 use crate::catalog::{AgentSpec, Catalog, Environment, Permissions};
+use crate::memory_budget::MemoryBudget;
 use crate::models::ToolSpec;
 use crate::models::config::Sources;
 use crate::skills::Shelf;
@@ -274,6 +275,7 @@ fn means(
         shelf,
         places: crate::tools::Places::default(),
         web: Allowed::default(),
+        memory: MemoryBudget::default(),
     };
     let built_in = Toolbox::built_in(&setup);
     let mut all = built_in.all().to_vec();
@@ -295,6 +297,8 @@ fn means(
         leash: setup.leash,
         shelf: setup.shelf,
         outputs: Outputs::new(&setup.workspace),
+        memory: setup.memory.clone(),
+        calls: Means::calls(),
         set_aside: Arc::default(),
         reactive: true,
         hitl_ttl,

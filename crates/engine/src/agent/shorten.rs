@@ -6,6 +6,7 @@ use std::time::Duration;
 use contract::event::{Compaction, CompactionReason, Event};
 
 use super::asking::{Asking, Shortening};
+use super::attachments::Attachments;
 use super::compaction::{self, ASK_SUMMARY, Plan};
 use super::rewrite::RewriteKind;
 use super::run::{Stopped, TurnRun};
@@ -60,7 +61,7 @@ impl TurnRun {
         let branch = self.conversation().branch();
         let (compacted, collapsed, most) = match stage {
             Shortening::Reset => {
-                let (compacted, collapsed) = compaction::reset(branch);
+                let (compacted, collapsed) = compaction::reset(branch, route.context_window);
                 (compacted, collapsed, before.saturating_sub(1))
             }
             Shortening::Summary { time } => {
@@ -127,17 +128,20 @@ impl TurnRun {
         let prompt = self.beginning_tokens() + estimate::messages(&asked);
         let most = most_summary(route);
         let Some(_room) = self.room_for(prompt, most, most)? else { return Ok(None) };
+        let attached = self.attached(Attachments::of(&asked)).await?;
         let repaired = self.repaired(&asked);
+        let messages = repaired.as_ref().map_or(&asked, |repaired| &repaired.messages);
         // Tools and thinking are told as ever, or the provider would not find the conversation in its cache.
         let parts = route.model.ask(&Request {
             system: self.system(),
-            messages: &self.offer().sent(repaired.as_ref().map_or(&asked, |repaired| &repaired.messages)),
+            messages: &self.offer().sent(&attached.put_into(messages)),
             tools: self.offer().specs(),
             thinking: self.conversation().turn().options().super_thinking,
             max_output: Some(most),
             may_call: true,
             cache_key: self.life.recorder.channel().task_id().as_str(),
         });
+        drop(attached);
         let answer = self.ask_aside(route, (parts, prompt), DEADLINE).await?;
         Ok(answer.map(|answer| answer.text()).filter(|text| !text.trim().is_empty()))
     }

@@ -180,7 +180,7 @@ impl PromptCall {
             biased;
             outcome = whole(parts, prompt, &*means.clock, left) => outcome,
             () = self.stopping.cancelled() => {
-                self.spent(route, Tokens { input: prompt, ..Tokens::default() }).await?;
+                self.spent(route, Tokens { input: prompt, estimated: true, ..Tokens::default() }).await?;
                 return Err(AgentError::Stopping);
             }
         };

@@ -8,7 +8,6 @@ use contract::skills::SkillSummary;
 use sha2::{Digest as _, Sha256};
 
 use super::Kit;
-use super::life::blocking;
 use super::order::hex;
 use super::rewrite::shortened;
 use crate::brain::steps::Base;
@@ -65,8 +64,7 @@ impl SkillsTold {
 
 /// What a sub-agent is told, which begins with nothing; none where there is nothing to tell.
 pub(super) async fn of_all(brain: &Brain) -> Option<String> {
-    let brain = brain.clone();
-    let skills = blocking(move || brain.custom_skills()).await?;
+    let skills = brain.blocking(Brain::custom_skills).await?;
     let skills = skills.inspect_err(|error| {
         tracing::warn!(%error, "The user's skills could not be read; the sub-agent begins without.");
     });

@@ -1,11 +1,18 @@
 //! The tasks as a caller lists, reads and deletes them, and what a person has allowed.
 
+use std::collections::BTreeMap;
+
 use contract::engine::{Grant, PendingRequest, TaskMessage, Tasks};
 use contract::{GrantId, TaskId, TurnId};
 
-use super::life::blocking;
+use serde_json::Value;
+
 use super::{Agent, AgentError, listing};
 use crate::brain::Brain;
+use crate::memory_budget::MemoryUse;
+
+/// How many times as large as a journal on the disk it is in memory, with the list that is made of it.
+const LISTED: usize = 4;
 
 impl Agent {
     /// A page of the tasks, the one changed last first.
@@ -17,9 +24,17 @@ impl Agent {
     /// The messages of a task.
     pub async fn messages(&self, task_id: &TaskId) -> Result<Vec<TaskMessage>, AgentError> {
         let task = self.brain.task(task_id)?.ok_or(AgentError::UnknownTask)?;
-        let brain = self.brain.clone();
-        let list = move || listing::messages(brain.steps(task.row)?);
-        Ok(blocking(list).await.ok_or(AgentError::Stopping)??)
+        let size = self.brain.blocking(move |brain| brain.journal_bytes(task.row)).await;
+        let size = size.ok_or(AgentError::Stopping)??.saturating_mul(LISTED);
+        let _reserved = self.means.memory.reserve(MemoryUse::Lists, size).await?;
+        let list = move |brain: &Brain| listing::messages(brain.steps(task.row)?);
+        Ok(self.brain.blocking(list).await.ok_or(AgentError::Stopping)??)
+    }
+
+    /// The working memory of a task, by key; what was taken out is not there.
+    pub async fn working_memory(&self, task_id: &TaskId) -> Result<BTreeMap<String, Value>, AgentError> {
+        let task = self.brain.task(task_id)?.ok_or(AgentError::UnknownTask)?;
+        self.read(move |brain| brain.working_memory(task.row)).await
     }
 
     /// Deletes a task with all that only it had.
@@ -68,7 +83,6 @@ impl Agent {
         &self,
         read: impl FnOnce(&Brain) -> Result<T, rusqlite::Error> + Send + 'static,
     ) -> Result<T, AgentError> {
-        let brain = self.brain.clone();
-        Ok(blocking(move || read(&brain)).await.ok_or(AgentError::Stopping)??)
+        Ok(self.brain.blocking(read).await.ok_or(AgentError::Stopping)??)
     }
 }

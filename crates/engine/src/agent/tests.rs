@@ -15,7 +15,14 @@ use crate::testing::{Seen, read_all, read_until, shown_text, task_id};
 use crate::tools::{Invocation, Permission, Tool, ToolError, ToolStep};
 
 fn tokens(input: u64, output: u64) -> Usage {
-    Usage { input: Some(input), output: Some(output), cache_read: 7, cache_write: 0, reasoning: Some(3) }
+    Usage {
+        input: Some(input),
+        output: Some(output),
+        cache_read: 7,
+        cache_write: 0,
+        reasoning: Some(3),
+        withheld: false,
+    }
 }
 
 /// The results that the last request carries, as the provider's ids, texts and error marks.
@@ -100,6 +107,26 @@ async fn parallel_calls_run_at_once_and_are_answered_in_their_order() {
         assert_eq!(told, ["let go", "(empty)", "let go"]);
         rig.provider.assert_no_refusals();
     }
+}
+
+#[tokio::test]
+async fn eight_calls_of_an_answer_run_at_once_and_the_others_begin_as_those_end() {
+    let gated = Gated::new(true);
+    let rig = Rig::with_tools(WIRES[0], vec![gated.clone()]).await;
+    let calls =
+        (0..20).fold(Reply::new(), |reply, number| reply.tool_use("gated", json!({"number": number})));
+    rig.provider.enqueue_all([calls, Reply::of_text("all twenty")]);
+    let mut reader = rig.begin(json!({"task_id": "t", "message": "go"})).await.unwrap();
+    gated.begun(8).await;
+    gated.may_end.add_permits(1);
+    let mut events = read_until(&mut reader, |event| event.kind == "tool_result").await;
+    gated.begun(9).await;
+    // A call that has not begun is not told of: after a crash nobody takes it for one that may have run.
+    let begun = |events: &[Seen]| events.iter().filter(|event| event.kind == "tool_call").count();
+    assert!((8..=9).contains(&begun(&events)), "{events:#?}");
+    gated.may_end.add_permits(19);
+    events.extend(read_all(reader).await);
+    assert_eq!((check_turn(&events), begun(&events), results(&rig).len()), (Ok(()), 20, 20));
 }
 
 /// A tool that breaks its promise not to panic.

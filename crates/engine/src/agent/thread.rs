@@ -3,6 +3,8 @@
 //! Whatever happened to earlier turns, what the fold gives is a valid conversation: every call is followed by
 //! its result, one that was never run by a result that says so.
 
+use std::ops::RangeInclusive;
+
 use contract::event::{HitlKind, StopReason};
 use contract::{CallId, HitlId, MessageId, TurnId};
 
@@ -114,12 +116,12 @@ impl Thread {
         if steps.last().is_none_or(|last| last.turn_id != turn_id) {
             return Err(NotOpened(turn_id).into());
         }
-        Self::last(brain, steps)?.ok_or_else(|| NotOpened(turn_id).into())
+        Self::last(steps)?.ok_or_else(|| NotOpened(turn_id).into())
     }
 
     /// Reads the conversation of `task` up to the end of its last turn; none if it has none.
     pub(crate) fn load_last(brain: &Brain, task: TaskRow) -> Result<Option<Self>, LoadError> {
-        Self::last(brain, brain.steps(task)?)
+        Self::last(brain.steps(task)?)
     }
 
     /// What remains of the conversation of a journal when its last turn is over.
@@ -128,44 +130,29 @@ impl Thread {
     }
 
     /// The conversation of a journal, up to where that ends.
-    pub(super) fn last(brain: &Brain, steps: Vec<StoredStep>) -> Result<Option<Self>, LoadError> {
-        let mut thread = Self::fold(steps)?;
-        if let Some(thread) = &mut thread {
-            thread.fetch(brain)?;
+    pub(super) fn last(steps: Vec<StoredStep>) -> Result<Option<Self>, LoadError> {
+        Ok(Self::fold(steps)?)
+    }
+
+    fn fold(steps: Vec<StoredStep>) -> Result<Option<Self>, NotOpened> {
+        let mut thread: Option<Self> = None;
+        for StoredStep { turn_id, opened_ts, ts, step, .. } in steps {
+            thread = match (step, thread) {
+                (Step::Opened(opened), thread) => Some(Self::open(thread, opened, opened_ts..=ts)),
+                (Step::Unknown, thread) => thread,
+                (_, None) => return Err(NotOpened(turn_id)),
+                (step, Some(mut thread)) => {
+                    thread.apply(step, ts);
+                    Some(thread)
+                }
+            };
         }
         Ok(thread)
     }
 
-    /// Reads what was attached, and makes anew what is sent of it.
-    fn fetch(&mut self, brain: &Brain) -> Result<(), rusqlite::Error> {
-        let remarks = self.calls.iter_mut().flat_map(|state| &mut state.remarks);
-        let given = remarks.filter_map(|content| match content {
-            Content::Media(media) => Some(media),
-            Content::Text { .. } | Content::Note { .. } => None,
-        });
-        for media in self.branch.media().chain(given).filter(|media| media.data.is_none()) {
-            media.data = brain.media(&media.hash)?.map(Into::into);
-        }
-        self.branch.look();
-        self.calls.iter_mut().filter_map(|state| state.sub.as_mut()).try_for_each(|sub| sub.fetch(brain))
-    }
-
-    fn fold(steps: Vec<StoredStep>) -> Result<Option<Self>, NotOpened> {
-        steps.into_iter().try_fold(None, |thread: Option<Self>, StoredStep { turn_id, ts, step, .. }| match (
-            step, thread,
-        ) {
-            (Step::Opened(opened), thread) => Ok(Some(Self::open(thread, opened, ts))),
-            (Step::Unknown, thread) => Ok(thread),
-            (_, None) => Err(NotOpened(turn_id)),
-            (step, Some(mut thread)) => {
-                thread.apply(step, ts);
-                Ok(Some(thread))
-            }
-        })
-    }
-
-    /// The thread once a turn is opened, after the turns `before` it.
-    pub(crate) fn open(before: Option<Self>, opened: Opened, ts: i64) -> Self {
+    /// The thread once a turn is opened, after the turns `before` it. `stamps` are the `ts` of the events that open it.
+    pub(crate) fn open(before: Option<Self>, opened: Opened, stamps: RangeInclusive<i64>) -> Self {
+        let (events_from, ts) = stamps.into_inner();
         let Opened { message_id, notes, message, media, options, base } = opened;
         let mut branch = before.map(Self::ended).unwrap_or_default();
         branch.go_to(base);
@@ -177,8 +164,8 @@ impl Thread {
         } else {
             let text = Content::Text { text: message };
             let notes = notes.into_iter().map(|text| Content::Note { text });
-            let content = notes.chain([text]).chain(media).collect();
-            branch.push(Message::User { content }, Place::Opening { message_id, ts });
+            let content = notes.chain([text]).chain(media.into_iter().map(Content::stored)).collect();
+            branch.push(Message::User { content }, Place::Opening { message_id, events_from });
         }
         let turn = Turn::new(message_id, options, base, ts);
         Self { branch, calls: Vec::new(), asked: Vec::new(), steered: Vec::new(), turn }
@@ -339,7 +326,7 @@ impl Thread {
         self.calls = answer.calls().map(CallState::new).collect();
         let message = Message::Assistant { model, blocks: answer.blocks.clone() };
         self.branch.push(message, Place::Answer { message_id });
-        if measured.input > 0 {
+        if measured.input > 0 && !measured.estimated {
             // Reasoning is not always sent back, and where it is it is sealed and short.
             self.branch.measure(measured.input + measured.output.saturating_sub(measured.reasoning));
         }
@@ -376,7 +363,7 @@ impl Thread {
             _ => {}
         }
         self.with_call(call_id, |state| match step {
-            Step::Opened(opened) => state.sub = Some(Box::new(Self::open(None, opened, ts))),
+            Step::Opened(opened) => state.sub = Some(Box::new(Self::open(None, opened, ts..=ts))),
             step => {
                 if let Some(sub) = &mut state.sub {
                     sub.apply(step, ts);
@@ -398,7 +385,7 @@ impl Thread {
         let Asked { call_id, kind, .. } = self.asked.remove(at);
         self.with_call(call_id, |state| {
             state.stage = Stage::Open(OpenStage::Ready);
-            state.remarks.extend(remarks);
+            state.remarks.extend(remarks.into_iter().map(Content::stored));
             if kind == HitlKind::Question {
                 state.answers.push(PersonsAnswer { answer });
             }

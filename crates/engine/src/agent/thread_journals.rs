@@ -21,7 +21,7 @@ pub(super) struct Journal {
 }
 
 pub(super) fn stored(turn_id: TurnId, ts: i64, step: Step) -> StoredStep {
-    StoredStep { turn_id, ts, at: Timestamp::from_unix_ms(ts), step }
+    StoredStep { turn_id, opened_ts: ts, ts, at: Timestamp::from_unix_ms(ts), step }
 }
 
 impl Journal {

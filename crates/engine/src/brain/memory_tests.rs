@@ -477,7 +477,7 @@ async fn what_a_shortened_conversation_no_longer_shows_is_found_in_it() {
     life.write(move |rows| rows.insert_turn(task, &begun, at.unix_ms(), at)).await;
     life.step(task, turn_id, Step::Opened(opened("go on"))).await;
     let instead = Instead::Summary { text: "So far so good.".into() };
-    let compacted = Compacted { covers: 8, instead, results_up_to: None };
+    let compacted = Compacted { covers: 8, instead, results_up_to: None, memory_up_to: None };
     life.step(task, turn_id, Step::Compacted(compacted)).await;
     let outcome = TurnOutcome::Completed { stop_reason: StopReason::EndTurn };
     life.step(task, turn_id, Step::Ended { outcome }).await;

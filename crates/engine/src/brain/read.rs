@@ -1,5 +1,6 @@
 //! What is read from the brain.
 
+use std::collections::BTreeMap;
 use std::str::FromStr;
 
 use contract::engine::{Grant, GrantScope, PendingRequest, TaskStatus, TaskSummary};
@@ -7,6 +8,8 @@ use contract::event::{Event, HitlKind};
 use contract::{CallId, HitlId, MessageId, TaskId, Timestamp, TurnId};
 use rusqlite::types::Type;
 use rusqlite::{Connection, Error, OptionalExtension as _, Row, params};
+
+use serde_json::Value;
 
 use super::rows::RequestName;
 use super::steps::Step;
@@ -82,6 +85,8 @@ pub struct RequestedTurn {
 pub struct StoredStep {
     /// The turn.
     pub turn_id: TurnId,
+    /// The `ts` of the turn's first event; that of the step where an earlier version did not note it.
+    pub opened_ts: i64,
     /// The task's newest event when the step was on record.
     pub ts: i64,
     /// When it was on record.
@@ -138,14 +143,38 @@ pub(super) fn events_after(
 
 pub(super) fn steps(reader: &Connection, TaskRow(task): TaskRow) -> Result<Vec<StoredStep>, Error> {
     let mut query = reader.prepare_cached(
-        "SELECT turn_id, ts, body, at FROM steps JOIN turns USING (turn) WHERE steps.task = ?1 ORDER BY step",
+        "SELECT turn_id, ts, body, at, COALESCE(opened_ts, ts)
+         FROM steps JOIN turns USING (turn) WHERE steps.task = ?1 ORDER BY step",
     )?;
     let rows = query.query_map([task], |row| {
         let step = step(row.get_ref(2)?.as_str()?)
             .map_err(|error| Error::FromSqlConversionFailure(2, Type::Text, Box::new(error)))?;
-        Ok(StoredStep { turn_id: parsed(row, 0)?, ts: row.get(1)?, at: timestamp(row, 3)?, step })
+        let (turn_id, opened_ts) = (parsed(row, 0)?, row.get(4)?);
+        Ok(StoredStep { turn_id, opened_ts, ts: row.get(1)?, at: timestamp(row, 3)?, step })
     })?;
     rows.collect()
+}
+
+/// The values of a task's working memory, without those that were taken out.
+pub(super) fn working_memory(
+    reader: &Connection,
+    TaskRow(task): TaskRow,
+) -> Result<BTreeMap<String, Value>, Error> {
+    let mut query = reader.prepare_cached("SELECT key, value FROM working_memory WHERE task = ?1")?;
+    let rows = query.query_map([task], |row| {
+        let value = serde_json::from_str(row.get_ref(1)?.as_str()?)
+            .map_err(|error| Error::FromSqlConversionFailure(1, Type::Text, Box::new(error)))?;
+        Ok((row.get(0)?, value))
+    })?;
+    rows.filter(|row| !matches!(row, Ok((_, Value::Null)))).collect()
+}
+
+/// How many bytes the steps of a task have. Their lengths are told without reading them.
+pub(super) fn journal_bytes(reader: &Connection, TaskRow(task): TaskRow) -> Result<usize, Error> {
+    let mut query =
+        reader.prepare_cached("SELECT COALESCE(SUM(octet_length(body)), 0) FROM steps WHERE task = ?1")?;
+    let bytes: i64 = query.query_row([task], |row| row.get(0))?;
+    Ok(usize::try_from(bytes).unwrap_or(0))
 }
 
 /// Reads a step. One that a later version wrote, with something in it that this one does not know, is unknown.
@@ -308,6 +337,17 @@ pub(super) fn granted(
         "SELECT DISTINCT prefix FROM grants WHERE tool = ?1 AND (task IS NULL OR task = ?2)",
     )?;
     query.query_map(params![tool, task], |row| row.get(0))?.collect()
+}
+
+/// The sizes of media, which are told without reading them, in the order of `hashes`.
+pub(super) fn media_sizes(reader: &Connection, hashes: Vec<String>) -> Result<Vec<(String, usize)>, Error> {
+    let mut query = reader.prepare_cached("SELECT length(data) FROM media WHERE hash = ?1")?;
+    let mut sizes = Vec::new();
+    for hash in hashes {
+        let size: Option<i64> = query.query_row([&hash], |row| row.get(0)).optional()?;
+        sizes.extend(size.map(|size| (hash, usize::try_from(size).unwrap_or(usize::MAX))));
+    }
+    Ok(sizes)
 }
 
 pub(super) fn media(reader: &Connection, hash: &str) -> Result<Option<Vec<u8>>, Error> {

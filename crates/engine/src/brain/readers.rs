@@ -1,12 +1,15 @@
 //! The connections that read. Each kind of reads has its own, so that what takes long holds up no turn.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
 use rusqlite::{Connection, OpenFlags};
+use serde_json::Value;
 
-use super::schema;
+use super::{Brain, TaskRow, read, schema};
+use crate::threads::{BRAIN_THREADS, Lane};
 
 /// The page cache of point reads, and that of the others, in KiB.
 const POINT_KIB: i64 = 64;
@@ -24,13 +27,26 @@ pub(super) struct Readers {
     /// Opened when first needed.
     searches: Mutex<Option<Connection>>,
     file: PathBuf,
+    /// Where those that take long wait.
+    lane: Lane,
 }
 
 impl Readers {
     /// Readers of the brain in `file`.
     pub(super) fn open(file: &Path) -> Result<Self, rusqlite::Error> {
         let points = Mutex::new(reader(file, POINT_KIB)?);
-        Ok(Self { points, long: Mutex::default(), searches: Mutex::default(), file: file.to_owned() })
+        Ok(Self {
+            points,
+            long: Mutex::default(),
+            searches: Mutex::default(),
+            file: file.to_owned(),
+            lane: Lane::of(BRAIN_THREADS),
+        })
+    }
+
+    /// The threads of those that take long.
+    pub(super) fn lane(&self) -> &Lane {
+        &self.lane
     }
 
     /// A point read.
@@ -88,6 +104,32 @@ impl Readers {
             Some(reader) => query(reader),
             none => query(none.insert(self::reader(&self.file, LONG_KIB)?)),
         }
+    }
+}
+
+impl Brain {
+    /// Reads what takes long, where it may block; none if the runtime is shutting down.
+    pub(crate) async fn blocking<T: Send + 'static>(
+        &self,
+        read: impl FnOnce(&Self) -> T + Send + 'static,
+    ) -> Option<T> {
+        let brain = self.clone();
+        self.shared.readers.lane().run(move || read(&brain)).await
+    }
+
+    /// The working memory of `task`. Blocks.
+    pub(crate) fn working_memory(&self, task: TaskRow) -> Result<BTreeMap<String, Value>, rusqlite::Error> {
+        self.read_long(|reader| read::working_memory(reader, task))
+    }
+
+    /// How many bytes the journal of `task` has. Blocks.
+    pub(crate) fn journal_bytes(&self, task: TaskRow) -> Result<usize, rusqlite::Error> {
+        self.read_long(|reader| read::journal_bytes(reader, task))
+    }
+
+    /// How many bytes each of these has that was attached once; nothing of those that are not there. Blocks.
+    pub(crate) fn media_sizes(&self, hashes: Vec<String>) -> Result<Vec<(String, usize)>, rusqlite::Error> {
+        self.read_long(|reader| read::media_sizes(reader, hashes))
     }
 }
 

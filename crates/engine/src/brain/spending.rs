@@ -114,6 +114,7 @@ pub(super) fn spending_since(reader: &Connection, at: Timestamp) -> Result<Vec<S
     )?;
     let rows = query.query_map(looked_at(at), |row| {
         let tokens = Tokens {
+            estimated: false,
             input: count(row, 2)?,
             output: count(row, 3)?,
             cache_read: count(row, 4)?,

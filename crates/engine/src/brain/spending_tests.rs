@@ -14,7 +14,7 @@ use crate::models::Answer;
 use crate::testing::task_id;
 
 fn tokens(input: u64, output: u64) -> Tokens {
-    Tokens { input, output, cache_read: input / 2, cache_write: 1, reasoning: output / 2 }
+    Tokens { input, output, cache_read: input / 2, cache_write: 1, reasoning: output / 2, estimated: false }
 }
 
 fn answered(usage: Tokens) -> Step {
@@ -68,7 +68,7 @@ async fn answers_and_failed_attempts_are_counted_and_nothing_else() {
     let of = |model: &str, calls: u64, [input, output, cache_read, cache_write]: [u64; 4]| Spending {
         model: model.into(),
         calls,
-        tokens: Tokens { input, output, cache_read, cache_write, reasoning: 0 },
+        tokens: Tokens { input, output, cache_read, cache_write, reasoning: 0, estimated: false },
     };
     let by_model = [of("a", 2, [107, 11, 53, 2]), of("b", 1, [50, 5, 25, 1])];
     assert_eq!(brain.spending_since(at(0)).unwrap(), by_model);

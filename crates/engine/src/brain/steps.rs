@@ -159,6 +159,9 @@ pub struct Compacted {
     /// The most characters of a result that are sent of the messages behind them, up to here.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub results_up_to: Option<u64>,
+    /// The most bytes of working memory that are sent with that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory_up_to: Option<u64>,
 }
 
 /// What is sent in the place of messages.

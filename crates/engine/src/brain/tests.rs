@@ -104,7 +104,7 @@ async fn a_brain_that_is_opened_again_has_kept_everything() {
     let entry = brain.task(&task_id("t")).unwrap().unwrap();
     assert_eq!((entry.row, entry.last_ts), (row, 7));
     assert_eq!(brain.last_task().unwrap(), Some(task_id("t")));
-    assert_eq!(brain.steps(row).unwrap(), [StoredStep { turn_id: turn, ts: 7, at: NOW, step }]);
+    assert_eq!(brain.steps(row).unwrap(), [StoredStep { turn_id: turn, opened_ts: 7, ts: 7, at: NOW, step }]);
     let event = StoredEvent { ts: 7, turn_id: turn, kind: "thread_lifecycle".into(), data: "{}".into() };
     assert_eq!(brain.events_after(row, 6, (10, 1_000)).unwrap(), [event]);
     assert_eq!(brain.events_after(row, 7, (10, 1_000)).unwrap(), []);

@@ -10,7 +10,7 @@ use tokio::sync::watch;
 
 use super::outbox::{Progress, TaskChannel, shown};
 use super::ring::Frame;
-use crate::brain::StoredEvent;
+use crate::brain::{Brain, StoredEvent};
 
 /// How often a stream on which nothing happens says that it is alive.
 const HEARTBEAT: Duration = Duration::from_secs(15);
@@ -98,14 +98,10 @@ impl Reader {
         if let Some(frames) = self.channel.published_after(self.position) {
             return Ok(frames);
         }
-        let channel = Arc::clone(&self.channel);
-        let position = self.position;
-        let read = move || channel.brain.events_after(channel.task, position, PAGE);
-        let stored = match tokio::task::spawn_blocking(read).await {
-            Ok(stored) => stored?,
-            // The runtime is shutting down.
-            Err(_) => Vec::new(),
-        };
+        let (task, position) = (self.channel.task, self.position);
+        let read = move |brain: &Brain| brain.events_after(task, position, PAGE);
+        // None where the runtime is shutting down.
+        let stored = self.channel.brain.blocking(read).await.transpose()?.unwrap_or_default();
         Ok(stored.into_iter().map(|event| self.stored(event)).collect())
     }
 

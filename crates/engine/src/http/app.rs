@@ -19,6 +19,7 @@ use tokio_util::sync::CancellationToken;
 use super::*;
 use crate::agent::{Kit, Kits, Means, Reloads};
 use crate::catalog::Catalog;
+use crate::memory_budget::MemoryBudget;
 use crate::models::config::Sources;
 use crate::skills::Shelf;
 use crate::testing::{HastyClock, Seen, parse_sse, within};
@@ -132,6 +133,7 @@ impl Running {
             shelf: Arc::new(Shelf::beside(&folder.join("brain.sqlite"))),
             places: crate::tools::Places::default(),
             web: Allowed::default(),
+            memory: MemoryBudget::default(),
         };
         let settings = crate::config::assets(&mut Reader::new(env));
         let assets = Assets::open(&brain, settings, None, Arc::clone(&clock)).unwrap();
@@ -144,6 +146,8 @@ impl Running {
             leash: None,
             shelf: Arc::clone(&setup.shelf),
             outputs: Outputs::new(&setup.workspace),
+            memory: setup.memory.clone(),
+            calls: Means::calls(),
             set_aside: Arc::default(),
             reactive: true,
             hitl_ttl: Duration::from_hours(72),

@@ -21,7 +21,8 @@ impl From<AgentError> for ApiError {
             AgentError::TooManyTurns
             | AgentError::TooManyCalls
             | AgentError::TooManyTransfers
-            | AgentError::TooMuchWaiting => {
+            | AgentError::TooMuchWaiting
+            | AgentError::NoMemory(_) => {
                 return Self::new(ErrorCode::Overloaded, error.to_string()).retry_after(1);
             }
             AgentError::Stopping => {

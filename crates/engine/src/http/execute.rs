@@ -14,6 +14,7 @@ use service::http::{ApiError, Json, Query};
 use utoipa::IntoParams;
 
 use super::State;
+use super::admission::Admitted;
 use super::auth::Authenticated;
 use crate::channel::Reader;
 
@@ -36,6 +37,7 @@ const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 pub(super) async fn execute(
     _: Authenticated,
     Extract(State(shared)): Extract<State>,
+    _admitted: Admitted,
     Json(request): Json<Execute>,
 ) -> Result<Response, ApiError> {
     let reader = shared.agent.execute(request).await?;

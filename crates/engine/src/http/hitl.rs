@@ -8,6 +8,7 @@ use contract::{ErrorBody, ErrorCode};
 use service::http::{ApiError, Json, Path};
 
 use super::State;
+use super::admission::Admitted;
 use super::auth::Authenticated;
 
 /// Answers what waits for a person on a task. The turn goes on at once.
@@ -26,6 +27,7 @@ use super::auth::Authenticated;
 pub(super) async fn respond(
     _: Authenticated,
     Extract(State(shared)): Extract<State>,
+    _admitted: Admitted,
     Json(request): Json<HitlRespond>,
 ) -> Result<axum::Json<HitlResponded>, ApiError> {
     let request_id = shared.agent.respond(request).await?;

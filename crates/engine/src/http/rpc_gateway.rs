@@ -10,7 +10,7 @@ use service::http::{ApiError, fields};
 
 use super::Shared;
 use crate::agent::AgentError;
-use crate::brain::SPENDING_KEPT;
+use crate::brain::{Brain, SPENDING_KEPT};
 use crate::config::ConfigError;
 use crate::models::Budgets;
 
@@ -55,8 +55,7 @@ pub(super) async fn quota_state(shared: &Shared) -> Result<RpcOutcome, ApiError>
     let routes = gateway.routes().ok();
     let Budgets { tokens_per_turn, tokens_per_hour, tokens_per_day } =
         routes.as_ref().map(|routes| routes.budgets).unwrap_or_default();
-    let brain = shared.brain.clone();
-    let read = move || {
+    let read = move |brain: &Brain| {
         let budget = |limit: Option<u64>, window: Duration| {
             let since = back(now, window);
             let used = brain.tokens_since(since)?;
@@ -75,7 +74,7 @@ pub(super) async fn quota_state(shared: &Shared) -> Result<RpcOutcome, ApiError>
         };
         Ok::<_, rusqlite::Error>((budgets, brain.spending_since(back(now, SPENDING_KEPT))?))
     };
-    let read = tokio::task::spawn_blocking(read).await.map_err(|_| ApiError::internal())?;
+    let read = shared.brain.blocking(read).await.ok_or_else(ApiError::internal)?;
     let (budgets, spending) = read.map_err(AgentError::from)?;
     let prices = |model: &str| {
         let named = routes.iter().flat_map(|routes| &routes.named);

@@ -12,6 +12,7 @@ use contract::skills::{CreateSkill, Skill, SkillList, UpdateSkill};
 use service::http::{ApiError, Json, Path};
 
 use super::State;
+use super::admission::Admitted;
 use super::auth::Authenticated;
 
 /// The path at which skills are created.
@@ -81,6 +82,7 @@ pub(super) async fn read(
 pub(super) async fn create(
     _: Authenticated,
     Extract(State(shared)): Extract<State>,
+    _admitted: Admitted,
     Json(request): Json<CreateSkill>,
 ) -> Result<axum::Json<Skill>, ApiError> {
     Ok(axum::Json(shared.agent.create_skill(request).await?))
@@ -104,6 +106,7 @@ pub(super) async fn update(
     _: Authenticated,
     Extract(State(shared)): Extract<State>,
     path: Named,
+    _admitted: Admitted,
     Json(request): Json<UpdateSkill>,
 ) -> Result<axum::Json<Skill>, ApiError> {
     Ok(axum::Json(shared.agent.update_skill(&name(path), request).await?))

@@ -1,7 +1,7 @@
 //! `/tasks`: the conversation threads.
 
 use axum::extract::State as Extract;
-use contract::engine::{Deleted, DeletedStatus, ListTasks, TaskMessages, Tasks};
+use contract::engine::{Deleted, DeletedStatus, ListTasks, TaskMemory, TaskMessages, Tasks};
 use contract::wire::Bounded;
 use contract::{ErrorBody, TaskId};
 use service::http::{ApiError, Path, Query};
@@ -54,6 +54,26 @@ pub(super) async fn read(
     Path(task_id): Path<TaskId>,
 ) -> Result<axum::Json<TaskMessages>, ApiError> {
     Ok(axum::Json(TaskMessages { messages: shared.agent.messages(&task_id).await? }))
+}
+
+/// What the agent keeps in view of a task: its working memory, by key.
+#[utoipa::path(
+    get, path = "/tasks/{task_id}/memory", params(("task_id" = String, Path, description = "The task")),
+    security(("engine_key" = [])),
+    responses(
+        (status = 200, body = TaskMemory),
+        (status = 400, body = ErrorBody, description = "INVALID_REQUEST"),
+        (status = 401, body = ErrorBody, description = "INVALID_ENGINE_KEY"),
+        (status = 404, body = ErrorBody, description = "TASK_NOT_FOUND"),
+        (status = 500, body = ErrorBody, description = "INTERNAL_ERROR"),
+    ),
+)]
+pub(super) async fn memory(
+    _: Authenticated,
+    Extract(State(shared)): Extract<State>,
+    Path(task_id): Path<TaskId>,
+) -> Result<axum::Json<TaskMemory>, ApiError> {
+    Ok(axum::Json(TaskMemory { memory: shared.agent.working_memory(&task_id).await? }))
 }
 
 /// Deletes a task with all that only it had. A turn must not be under way.

@@ -55,7 +55,7 @@ impl ChatModel for Anthropic {
     }
 
     fn ask(&self, request: &Request<'_>) -> Parts {
-        call(self.endpoint.clone(), &body(&self.profile, request), Decoding::default())
+        call(self.endpoint.clone(), request, &body(&self.profile, request), Decoding::default())
     }
 }
 

@@ -4,7 +4,8 @@ use contract::CallId;
 use pretty_assertions::assert_eq;
 
 use super::super::ToolSpec;
-use super::super::media::tests::{image, pdf, plain};
+use super::super::http::stand_in;
+use super::super::media::tests::{FILE, IMAGE, image, pdf, plain};
 use super::super::profile::Effort;
 use super::*;
 
@@ -193,11 +194,11 @@ fn said(text: &str) -> Content {
 }
 
 fn image_block() -> Value {
-    json!({"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "aW1hZ2U="}})
+    json!({"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": stand_in(IMAGE)}})
 }
 
 fn pdf_source() -> Value {
-    json!({"type": "base64", "media_type": "application/pdf", "data": "JVBERg=="})
+    json!({"type": "base64", "media_type": "application/pdf", "data": stand_in(FILE)})
 }
 
 #[test]

@@ -22,6 +22,16 @@ pub fn text(text: &str) -> u64 {
     tokens(text.len())
 }
 
+/// How many tokens a text of so many bytes is.
+pub fn bytes_of_text(bytes: usize) -> u64 {
+    tokens(bytes)
+}
+
+/// How many tokens an answer is.
+pub fn answer(blocks: &[Block]) -> u64 {
+    tokens(blocks.iter().map(block_bytes).sum())
+}
+
 /// How many tokens it takes to tell of these tools.
 pub fn tools(tools: &[ToldTool]) -> u64 {
     let tool =

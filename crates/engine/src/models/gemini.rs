@@ -64,7 +64,7 @@ impl ChatModel for Gemini {
     }
 
     fn ask(&self, request: &Request<'_>) -> Parts {
-        call(self.endpoint.clone(), &body(&self.profile, request), Decoding::default())
+        call(self.endpoint.clone(), request, &body(&self.profile, request), Decoding::default())
     }
 }
 
@@ -387,6 +387,7 @@ impl Usage {
     fn tokens(self) -> Tokens {
         let reasoning = self.thoughts_token_count.tokens();
         Tokens {
+            estimated: false,
             // With what was cached.
             input: self.prompt_token_count.tokens(),
             // The vendor counts thoughts beside the candidates.

@@ -7,7 +7,8 @@ use strict_provider::{Reply, StrictProvider};
 use super::super::ModelErrorKind;
 use super::super::ToolSpec;
 use super::super::decoding::{self, error, told};
-use super::super::media::tests::{image, pdf, plain};
+use super::super::http::stand_in;
+use super::super::media::tests::{FILE, IMAGE, image, pdf, plain};
 use super::*;
 
 /// The body of a request, as it is read.
@@ -58,7 +59,7 @@ fn a_documented_stream_reads_the_same_however_it_is_cut() {
         r#"call fc1 get_weather {"city":"Paris"} None"#,
         "call fc2 get_time {} None",
         "text ",
-        "Tokens { input: 472, output: 121, cache_read: 400, cache_write: 0, reasoning: 100 }",
+        "Tokens { input: 472, output: 121, cache_read: 400, cache_write: 0, reasoning: 100, estimated: false }",
     ];
     // Ours would be another one each time.
     let with_id =
@@ -274,8 +275,8 @@ fn how_hard_to_think_is_said_as_the_model_knows_it() {
 fn what_a_person_gave_is_sent_in_its_order() {
     let text = |text: &str| Content::Text { text: text.into() };
     let content = vec![text("look:"), image("a.png"), text(" "), pdf(Some("b.pdf")), plain("c.txt")];
-    let of_image = json!({"inlineData": {"mimeType": "image/png", "data": "aW1hZ2U="}});
-    let of_pdf = json!({"inlineData": {"mimeType": "application/pdf", "data": "JVBERg=="}});
+    let of_image = json!({"inlineData": {"mimeType": "image/png", "data": stand_in(IMAGE)}});
+    let of_pdf = json!({"inlineData": {"mimeType": "application/pdf", "data": stand_in(FILE)}});
     let expected = json!([{"role": "user", "parts": [
         {"text": "look:"}, of_image, of_pdf, {"text": "Document c.txt:\n\nplain text"},
     ]}]);

@@ -2,26 +2,30 @@
 
 mod ending;
 mod framing;
+mod outgoing;
 mod reading;
 mod silence;
 
 use std::collections::VecDeque;
 use std::pin::Pin;
-use std::sync::LazyLock;
+use std::sync::{Arc, LazyLock};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
 use futures::{Stream, StreamExt as _, TryStreamExt as _};
-use reqwest::header::{CONTENT_TYPE, HeaderName};
+use reqwest::header::{CONTENT_LENGTH, CONTENT_TYPE, HeaderName};
 use secrecy::{ExposeSecret as _, SecretString};
 use serde::Serialize;
 use serde_json::Value;
 
-use super::{Answer, ModelError, ModelErrorKind, Part, Parts, Tokens, calls, classify};
+use super::{Answer, ModelError, ModelErrorKind, Part, Parts, Request, Tokens, calls, classify};
+use crate::names;
 pub(super) use ending::{Ending, ended_early, no_reason};
 use framing::Events;
 pub(super) use framing::Framing;
+use outgoing::Outgoing;
+pub(super) use outgoing::{is_hash, stand_in};
 pub(super) use reading::{Count, as_it_is, field, if_readable, needed, no_known_form, place, read};
 use silence::{SILENCE, Watched};
 
@@ -49,7 +53,8 @@ const MIN_SECRET: usize = 8;
 
 /// Made at first use: an idle engine has neither connections nor TLS roots in memory.
 static CLIENT: LazyLock<Result<reqwest::Client, String>> = LazyLock::new(|| {
-    let client = reqwest::Client::builder().connect_timeout(CONNECT_TIMEOUT);
+    let names = Arc::new(names::OF_PROVIDERS.clone());
+    let client = reqwest::Client::builder().connect_timeout(CONNECT_TIMEOUT).dns_resolver(names);
     // A provider that redirects elsewhere would be sent the key there.
     client.redirect(reqwest::redirect::Policy::none()).build().map_err(|error| chain(&error))
 });
@@ -138,9 +143,15 @@ pub(super) fn insert(body: &mut Value, field: &str, value: Value) {
     }
 }
 
-/// Sends `body` to `endpoint` and decodes the streamed answer.
-pub(super) fn call<D: Decoder, T: Serialize>(endpoint: Endpoint, body: &Body<T>, decoder: D) -> Parts {
-    let body = serde_json::to_vec(body).map_err(|error| {
+/// Sends `body` to `endpoint`, with what is attached to `request` in it, and decodes the streamed answer.
+pub(super) fn call<D: Decoder, T: Serialize>(
+    endpoint: Endpoint,
+    request: &Request<'_>,
+    body: &Body<T>,
+    decoder: D,
+) -> Parts {
+    let attached = request.attached();
+    let body = serde_json::to_vec(body).map(|json| Outgoing::new(json, &attached)).map_err(|error| {
         ModelError::new(ModelErrorKind::Refused, format!("the request cannot be written as JSON: {error}"))
     });
     let open = async move {
@@ -248,7 +259,8 @@ where
         let mut part = ready!(self.poll_part(context)).map_err(|error| {
             let message = shown(&error.message, self.key.as_ref());
             // An answer that fails tells what it has cost until then: it is billed like any other.
-            ModelError { message, spent: self.decoder.spent(), ..error }
+            let Received(received) = self.decoder.received();
+            ModelError { message, spent: self.decoder.spent(), received, ..error }
         });
         if let Ok(Part::Done(answer)) = &mut part {
             calls::tidy(answer);
@@ -260,11 +272,14 @@ where
     }
 }
 
-async fn send(endpoint: &Endpoint, body: Vec<u8>) -> Result<reqwest::Response, ModelError> {
+async fn send(endpoint: &Endpoint, body: Outgoing) -> Result<reqwest::Response, ModelError> {
     let client = CLIENT.as_ref().map_err(|error| {
         ModelError::new(ModelErrorKind::NotConfigured, format!("no HTTP client could be made: {error}"))
     })?;
-    let mut request = client.post(&endpoint.url).header(CONTENT_TYPE, "application/json").body(body);
+    // Said beforehand also where it is sent in pieces: not all servers take a body of unknown length.
+    let length = body.length;
+    let request = client.post(&endpoint.url).header(CONTENT_TYPE, "application/json");
+    let mut request = request.header(CONTENT_LENGTH, length).body(body.into_body());
     if let Some(key) = &endpoint.key {
         let key = format!("{}{}", endpoint.key_prefix, key.expose_secret());
         let mut key = reqwest::header::HeaderValue::from_str(&key).map_err(|_| {

@@ -5,10 +5,9 @@
 
 use std::borrow::Cow;
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
 use contract::content::MediaKind;
 
+use super::http::{is_hash, stand_in};
 use super::{Content, Media};
 
 /// The type of a PDF.
@@ -66,16 +65,17 @@ impl Types {
     fn media<'a>(&self, media: &'a Media) -> Sendable<'a> {
         let name = media.name.as_deref().filter(|name| !is_blank(name));
         let told = |what: &str| Sendable::Text(told(media.kind, name, what).into());
-        let Some(data) = &media.data else { return told("is no longer stored") };
+        let stored = media.data.as_ref().filter(|_| is_hash(&media.hash));
+        let Some(data) = stored else { return told("is no longer stored") };
         if self.take(media.kind, &media.media_type).is_err() {
             return told("is of a type that this model does not take");
         }
         match media.kind {
             MediaKind::Image => {
-                Sendable::Image { media_type: &media.media_type, base64: STANDARD.encode(data) }
+                Sendable::Image { media_type: &media.media_type, base64: stand_in(&media.hash) }
             }
             MediaKind::Document if media.media_type == PDF => {
-                Sendable::Pdf { name, base64: STANDARD.encode(data) }
+                Sendable::Pdf { name, base64: stand_in(&media.hash) }
             }
             MediaKind::Document => match String::from_utf8_lossy(data) {
                 text if is_blank(&text) => told("is empty"),
@@ -95,9 +95,9 @@ pub(super) fn taken(kind: MediaKind, media_type: &str) -> Result<(), String> {
 pub(super) enum Sendable<'a> {
     /// A text, never blank.
     Text(Cow<'a, str>),
-    /// An image.
+    /// An image. What stands for its bytes becomes base64 when it is sent.
     Image { media_type: &'a str, base64: String },
-    /// A PDF.
+    /// A PDF, in the same way.
     Pdf { name: Option<&'a str>, base64: String },
     /// A document of plain text, never blank.
     Plain { name: Option<&'a str>, text: Cow<'a, str> },

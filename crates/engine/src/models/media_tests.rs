@@ -5,12 +5,16 @@ use pretty_assertions::assert_eq;
 
 use super::*;
 
+/// The hashes of an image and of another file.
+pub(in super::super) const IMAGE: &str = "1111111111111111111111111111111111111111111111111111111111111111";
+pub(in super::super) const FILE: &str = "2222222222222222222222222222222222222222222222222222222222222222";
+
 fn media(kind: MediaKind, media_type: &str, name: Option<&str>, data: Option<&'static [u8]>) -> Content {
     Content::Media(Media {
         kind,
         media_type: media_type.into(),
         name: name.map(str::to_owned),
-        hash: "00".into(),
+        hash: data.map_or("00", |data| if data == b"image" { IMAGE } else { FILE }).into(),
         data: data.map(Bytes::from_static),
     })
 }

@@ -5,7 +5,8 @@ use pretty_assertions::assert_eq;
 use strict_provider::{Reply, StrictProvider};
 
 use super::super::decoding::{self, error, told};
-use super::super::media::tests::{image, pdf, plain};
+use super::super::http::stand_in;
+use super::super::media::tests::{IMAGE, image, pdf, plain};
 use super::super::{ToldTool, ToolSpec};
 use super::*;
 use crate::models::ModelErrorKind;
@@ -45,7 +46,7 @@ fn a_documented_stream_reads_the_same_however_it_is_cut() {
         "stop",
         "thinking The user\n greets. None",
         "text Grüße 🦀\n",
-        "Tokens { input: 36, output: 180, cache_read: 0, cache_write: 0, reasoning: 0 }",
+        "Tokens { input: 36, output: 180, cache_read: 0, cache_write: 0, reasoning: 0, estimated: false }",
     ];
     assert_eq!(told(STREAM, Decoding::default), expected);
     // Servers that stand in for the vendor's may leave the last end of line out.
@@ -168,7 +169,7 @@ fn what_a_person_gave_is_sent_as_texts_and_images() {
     let expected = json!([{
         "role": "user",
         "content": format!("look:\n\n{not_taken}\n\nDocument c.txt:\n\nplain text"),
-        "images": ["aW1hZ2U=", "aW1hZ2U="],
+        "images": [stand_in(IMAGE), stand_in(IMAGE)],
     }]);
     assert_eq!(sent("m", &[Message::User { content }]), expected);
     let model = Ollama::new("http://localhost:11434", Profile::test("m"), None);
@@ -183,7 +184,7 @@ fn what_a_person_gave_is_sent_as_texts_and_images() {
     let expected = json!([
         {"role": "tool", "tool_name": "get_weather", "content": "green\n\nmind the shade"},
         {"role": "tool", "tool_name": "get_time", "tool_call_id": "call_x", "content": "(no output)"},
-        {"role": "user", "content": "To the result of the call get_weather the user added:", "images": ["aW1hZ2U="]},
+        {"role": "user", "content": "To the result of the call get_weather the user added:", "images": [stand_in(IMAGE)]},
     ]);
     assert_eq!(Value::from(&sent("m", &messages).as_array().unwrap()[2..]), expected);
 }

@@ -66,7 +66,8 @@ impl ChatModel for OpenAi {
     }
 
     fn ask(&self, request: &Request<'_>) -> Parts {
-        call(self.endpoint.clone(), &body(self.dialect, &self.profile, request), Decoding::default())
+        let body = body(self.dialect, &self.profile, request);
+        call(self.endpoint.clone(), request, &body, Decoding::default())
     }
 }
 

@@ -5,7 +5,8 @@ use pretty_assertions::assert_eq;
 
 use super::super::ToolSpec;
 use super::super::decoding::{answer, told};
-use super::super::media::tests::{image, pdf, plain};
+use super::super::http::stand_in;
+use super::super::media::tests::{FILE, IMAGE, image, pdf, plain};
 use super::super::profile::Effort;
 use super::decoding::tests::stream;
 use super::*;
@@ -84,10 +85,10 @@ fn what_a_person_attached_is_sent_in_its_order() {
     let text = |text: &str| Content::Text { text: text.into() };
     let content =
         vec![text("look:"), image("a.png"), text(" "), pdf(None), pdf(Some("b.pdf")), plain("c.txt")];
-    let file = |name: &str| json!({"type": "file", "file": {"filename": name, "file_data": "data:application/pdf;base64,JVBERg=="}});
+    let file = |name: &str| json!({"type": "file", "file": {"filename": name, "file_data": format!("data:application/pdf;base64,{}", stand_in(FILE))}});
     let expected = json!([{"role": "user", "content": [
         {"type": "text", "text": "look:"},
-        {"type": "image_url", "image_url": {"url": "data:image/png;base64,aW1hZ2U="}},
+        {"type": "image_url", "image_url": {"url": format!("data:image/png;base64,{}", stand_in(IMAGE))}},
         file("document.pdf"),
         file("b.pdf"),
         {"type": "text", "text": "Document c.txt:\n\nplain text"},
@@ -120,10 +121,10 @@ fn media_added_to_results_follow_all_of_them() {
         {"role": "tool", "tool_call_id": "c3", "content": "(no output)"},
         {"role": "user", "content": [
             told("c1"),
-            {"type": "image_url", "image_url": {"url": "data:image/png;base64,aW1hZ2U="}},
+            {"type": "image_url", "image_url": {"url": format!("data:image/png;base64,{}", stand_in(IMAGE))}},
             told("c3"),
             {"type": "file", "file": {
-                "filename": "document.pdf", "file_data": "data:application/pdf;base64,JVBERg==",
+                "filename": "document.pdf", "file_data": format!("data:application/pdf;base64,{}", stand_in(FILE)),
             }},
         ]},
     ]);

@@ -52,7 +52,7 @@ impl ChatModel for Responses {
     }
 
     fn ask(&self, request: &Request<'_>) -> Parts {
-        call(self.endpoint.clone(), &body(&self.profile, request), Decoding::default())
+        call(self.endpoint.clone(), request, &body(&self.profile, request), Decoding::default())
     }
 }
 

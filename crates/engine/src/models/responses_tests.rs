@@ -4,7 +4,8 @@ use contract::CallId;
 use pretty_assertions::assert_eq;
 
 use super::super::decoding::answer;
-use super::super::media::tests::{image, pdf, plain};
+use super::super::http::stand_in;
+use super::super::media::tests::{FILE, IMAGE, image, pdf, plain};
 use super::super::profile::Effort;
 use super::super::{ToolSpec, ToolUse};
 use super::decoding::tests::{STREAM, ended, stream};
@@ -181,9 +182,8 @@ fn what_a_person_attached_is_sent_in_its_order() {
     let content =
         vec![said("look:"), image("a.png"), said(" "), pdf(None), pdf(Some("b.pdf")), plain("c.txt")];
     let input_text = |text: &str| json!({"type": "input_text", "text": text});
-    let picture =
-        json!({"type": "input_image", "image_url": "data:image/png;base64,aW1hZ2U=", "detail": "auto"});
-    let file = |name: &str| json!({"type": "input_file", "filename": name, "file_data": "data:application/pdf;base64,JVBERg=="});
+    let picture = json!({"type": "input_image", "image_url": format!("data:image/png;base64,{}", stand_in(IMAGE)), "detail": "auto"});
+    let file = |name: &str| json!({"type": "input_file", "filename": name, "file_data": format!("data:application/pdf;base64,{}", stand_in(FILE))});
     let expected = json!([{"type": "message", "role": "user", "content": [
         input_text("look:"),
         picture,

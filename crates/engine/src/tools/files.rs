@@ -15,6 +15,7 @@ use rustix::io::Errno;
 use uuid::Uuid;
 
 use super::{ToolError, ToolOutput, ToolStep};
+use crate::threads::{FILE_THREADS, Lane};
 
 /// A folder that is only passed through.
 const FOLDER: OFlags = OFlags::DIRECTORY.union(OFlags::PATH);
@@ -38,6 +39,8 @@ pub(super) struct Workspace {
     root: PathBuf,
     /// Held while a file is changed: of two edits at once, one would undo the other.
     changing: Arc<Mutex<()>>,
+    /// Where files are read and written: a disk may hang.
+    lane: Lane,
 }
 
 /// Where a file of the workspace is, or will be.
@@ -50,7 +53,7 @@ pub(super) struct Place<'a> {
 
 impl Workspace {
     pub(super) fn new(root: &Path) -> Self {
-        Self { root: root.to_owned(), changing: Arc::default() }
+        Self { root: root.to_owned(), changing: Arc::default(), lane: Lane::of(FILE_THREADS) }
     }
 
     /// Opens `path` to read it.
@@ -108,9 +111,8 @@ impl Workspace {
         work: impl FnOnce(Self) -> Result<String, ToolError> + Send + 'static,
     ) -> Result<ToolStep, ToolError> {
         let workspace = self.clone();
-        let text = tokio::task::spawn_blocking(move || work(workspace))
-            .await
-            .map_err(|error| ToolError(format!("the tool failed: {error}")))??;
+        let text = self.lane.run(move || work(workspace)).await;
+        let text = text.ok_or_else(|| ToolError("the tool failed".into()))??;
         Ok(ToolStep::Done(ToolOutput { text, ..ToolOutput::default() }))
     }
 }

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::LazyLock;
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use futures::FutureExt as _;
@@ -14,9 +14,11 @@ use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, LOCATION
 use reqwest::{Client, Method, Response, Url, redirect};
 use serde_json::Value;
 
-use super::web::{chain, decode, media_type, read_body};
+use super::web::{BodyError, chain, decode, media_type, read_large_body};
 use super::{Invocation, Permission, Tool, ToolError, ToolOutput, ToolStep, leave};
+use crate::memory_budget::MemoryBudget;
 use crate::models::ToolSpec;
+use crate::names;
 
 /// How long a server may take to accept a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -33,7 +35,8 @@ const MAX_REDIRECTS: usize = 5;
 
 /// Made at first use: an idle engine has neither connections nor TLS roots in memory.
 static CLIENT: LazyLock<Result<Client, String>> = LazyLock::new(|| {
-    let client = Client::builder().connect_timeout(CONNECT_TIMEOUT).referer(false);
+    let names = Arc::new(names::OF_SERVERS.clone());
+    let client = Client::builder().connect_timeout(CONNECT_TIMEOUT).dns_resolver(names).referer(false);
     client.redirect(redirect::Policy::custom(within_server)).build().map_err(|error| chain(&error))
 });
 
@@ -90,7 +93,7 @@ impl HttpCall {
         matches!(self.method, Method::GET | Method::HEAD)
     }
 
-    async fn send(&self, input: &Value) -> Result<String, ToolError> {
+    async fn send(&self, input: &Value, memory: &MemoryBudget) -> Result<String, ToolError> {
         let client = CLIENT.as_ref().map_err(|reason| ToolError(reason.clone()))?;
         let mut headers = self.headers.clone();
         let mut url = self.url.clone();
@@ -106,7 +109,7 @@ impl HttpCall {
             request = request.body(body);
         }
         let response = request.send().await.map_err(|error| failed(&error))?;
-        answer(response).await
+        answer(response, memory).await
     }
 }
 
@@ -136,7 +139,7 @@ fn add_query(url: &mut Url, input: &Value) {
     }
 }
 
-async fn answer(response: Response) -> Result<String, ToolError> {
+async fn answer(response: Response, memory: &MemoryBudget) -> Result<String, ToolError> {
     let status = response.status();
     let text_of = |name| {
         response.headers().get(name).map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned())
@@ -148,7 +151,10 @@ async fn answer(response: Response) -> Result<String, ToolError> {
              redirect too many"
         )));
     }
-    let body = read_body(response, MAX_BODY).await.map_err(|error| failed(&error))?;
+    let body = read_large_body(response, MAX_BODY, memory).await.map_err(|error| match error {
+        BodyError::Broken(error) => failed(&error),
+        BodyError::NoMemory(reason) => ToolError(format!("the answer is not read: {reason}")),
+    })?;
     let text = decode(&body.bytes, &content_type);
     if text.contains('\0') {
         let (size, kind) = (body.bytes.len(), media_type(&content_type));
@@ -184,12 +190,19 @@ pub(super) struct HttpTool {
     idempotent: bool,
     call: HttpCall,
     deadline: Duration,
+    memory: MemoryBudget,
 }
 
 impl HttpTool {
     /// A tool that makes this call.
-    pub(super) fn new(spec: ToolSpec, permission: Permission, idempotent: bool, call: HttpCall) -> Self {
-        Self { spec, permission, idempotent, call, deadline: DEADLINE }
+    pub(super) fn new(
+        spec: ToolSpec,
+        permission: Permission,
+        idempotent: bool,
+        call: HttpCall,
+        memory: MemoryBudget,
+    ) -> Self {
+        Self { spec, permission, idempotent, call, deadline: DEADLINE, memory }
     }
 }
 
@@ -214,7 +227,8 @@ impl Tool for HttpTool {
 
     fn run(&self, invocation: Invocation) -> BoxFuture<'_, Result<ToolStep, ToolError>> {
         async move {
-            let sent = tokio::time::timeout(self.deadline, self.call.send(&invocation.input)).await;
+            let sent =
+                tokio::time::timeout(self.deadline, self.call.send(&invocation.input, &self.memory)).await;
             let late =
                 || ToolError(format!("the server did not answer within {} s", self.deadline.as_secs_f32()));
             let text = sent.map_err(|_| late())??;

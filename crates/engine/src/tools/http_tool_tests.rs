@@ -13,7 +13,7 @@ fn call(method: &str, url: &str, headers: &[(&str, &str)]) -> Result<HttpCall, S
 
 fn tool(call: HttpCall) -> HttpTool {
     let spec = ToolSpec { name: "lookup".into(), description: "Looks up.".into(), input_schema: json!({}) };
-    HttpTool::new(spec, Permission::Ask, false, call)
+    HttpTool::new(spec, Permission::Ask, false, call, MemoryBudget::default())
 }
 
 /// Calls a server that does this, and gives what the tool told and what the server was sent.

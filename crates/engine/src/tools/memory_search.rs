@@ -63,9 +63,8 @@ impl Tool for MemorySearch {
             let limit = limit.and_then(|limit| usize::try_from(limit.get()).ok()).unwrap_or(DEFAULT_LIMIT);
             let until = Instant::now() + DEADLINE;
             let query = MemoryQuery { text: query, kinds: KINDS, limit, at_hand: None, until };
-            let brain = self.0.clone();
-            let found = tokio::task::spawn_blocking(move || brain.search(&query)).await;
-            let found = found.map_err(|_| ToolError("the engine is stopping".into()))?;
+            let found = self.0.blocking(move |brain| brain.search(&query)).await;
+            let found = found.ok_or_else(|| ToolError("the engine is stopping".into()))?;
             let found = found.map_err(|error| ToolError(format!("memory cannot be searched: {error}")))?;
             Ok(ToolStep::Done(ToolOutput { text: listed(&found), ..ToolOutput::default() }))
         })

@@ -15,6 +15,7 @@ pub use allowed::Allowed;
 pub(super) use charset::decode;
 #[cfg(test)]
 pub(super) use client::Limits;
+pub(super) use client::{BodyError, read_large_body};
 pub(super) use client::{Page, Web, media_type};
 pub(crate) use client::{chain, read_body};
 pub(super) use html::{Document, read_html};

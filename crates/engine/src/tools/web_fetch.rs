@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use super::web::{Document, Page, Target, Web, decode, media_type, read_html};
 use super::{Invocation, Permission, Tool, ToolError, ToolOutput, ToolStep, leave, parse};
 use crate::models::ToolSpec;
+use crate::threads::{Lane, PAGE_THREADS};
 
 /// The tool's name.
 pub(super) const NAME: &str = "web_fetch";
@@ -19,7 +20,11 @@ const MAX_TEXT: usize = 5 * 1024 * 1024;
 const MAX_SHOWN: usize = 4_096;
 
 /// See the module.
-pub(super) struct WebFetch(pub(super) Web);
+pub(super) struct WebFetch {
+    web: Web,
+    /// Where pages are turned into text.
+    pages: Lane,
+}
 
 #[derive(Deserialize)]
 struct Input {
@@ -28,6 +33,12 @@ struct Input {
     raw: bool,
     #[serde(default)]
     offset: usize,
+}
+
+impl WebFetch {
+    pub(super) fn new(web: Web) -> Self {
+        Self { web, pages: Lane::of(PAGE_THREADS) }
+    }
 }
 
 impl Tool for WebFetch {
@@ -79,10 +90,10 @@ impl Tool for WebFetch {
         async move {
             let Input { url, raw, offset } = parse(invocation.input)?;
             let target = Target::parse(&url).map_err(|error| ToolError(error.to_string()))?;
-            let page = self.0.fetch(target).await.map_err(|error| ToolError(error.to_string()))?;
+            let page = self.web.fetch(target).await.map_err(|error| ToolError(error.to_string()))?;
             // Large pages take their time, and what reads them was written by others: a panic there is caught.
-            let told = tokio::task::spawn_blocking(move || tell(&page, raw, offset)).await;
-            let told = told.map_err(|_| {
+            let told = self.pages.run(move || tell(&page, raw, offset)).await;
+            let told = told.ok_or_else(|| {
                 ToolError("this page could not be read as HTML; ask for it with `raw` set to true".into())
             })?;
             Ok(ToolStep::Done(ToolOutput { text: told?, ..ToolOutput::default() }))

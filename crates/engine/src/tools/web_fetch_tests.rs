@@ -6,10 +6,11 @@ use super::super::rig::run;
 use super::super::web::rig::{Names, Server, answer};
 use super::super::web::{Allowed, Limits};
 use super::*;
+use crate::memory_budget::MemoryBudget;
 use crate::testing::within;
 
 fn tool() -> WebFetch {
-    WebFetch(Web::new(Allowed::parse("127.0.0.1").unwrap()))
+    WebFetch::new(Web::new(Allowed::parse("127.0.0.1").unwrap(), MemoryBudget::default()))
 }
 
 async fn fetch(answer: Vec<u8>, more: Value) -> Result<String, String> {
@@ -118,7 +119,7 @@ async fn faulty_inputs_are_told() {
 async fn a_name_that_leads_inside_is_not_asked() {
     let server = Server::sends(answer("200 OK", "text/html", "secret")).await;
     let names = Names::default().with("evil.example", &[&["127.0.0.1"]]);
-    let tool = WebFetch(Web::with(Arc::new(names), Allowed::default(), Limits::default()));
+    let tool = WebFetch::new(Web::with(Arc::new(names), Allowed::default(), Limits::default()));
     let url = format!("http://evil.example:{}/", server.address.port());
     let error = within(run(&tool, json!({"url": url}))).await.unwrap_err().to_string();
     assert!(error.contains("`evil.example` is not on the public internet (loopback)"), "{error}");

@@ -28,7 +28,8 @@ impl Tool for WorkingMemorySet {
             name: NAME.into(),
             description:
                 "Keeps a value under a key in this task's working memory, replacing what was there. \
-                          Use it for facts, plans and intermediate results that must not be lost."
+                          Use it for facts, plans and intermediate results that must not be lost; null takes a \
+                          key out. It holds 32 KiB in all: for longer texts write a file."
                     .into(),
             input_schema: json!({
                 "type": "object",

@@ -226,8 +226,13 @@ async fn a_call_that_comes_at_a_bad_moment_is_told_when_to_come_back() {
 
 #[tokio::test]
 async fn the_operations_of_the_gateway_tell_what_was_spent_and_what_the_caches_served() {
-    let used =
-        Usage { input: Some(1_000), output: Some(50), cache_read: 3_000, cache_write: 500, reasoning: None };
+    let used = Usage {
+        input: Some(1_000),
+        output: Some(50),
+        cache_read: 3_000,
+        cache_write: 500,
+        ..Usage::default()
+    };
     let rig = Rig::new([Reply::of_text("Hello.").usage(used)]).await;
     let engine = &rig.engine;
     let fresh = telemetry(engine, "cache_state").await;

@@ -103,6 +103,27 @@ async fn what_was_noted_after_an_edited_message_is_forgotten() {
 }
 
 #[tokio::test]
+async fn an_edit_takes_out_a_turn_that_was_told_of_a_correction_from_its_first_event_on() {
+    let rig = Rig::new([]).await;
+    let first = rig.engine.tell("other", "Hello!").await;
+    let correction = json!({"task_id": "other", "feedback_type": "correction", "correction_text": "Say hi."});
+    rig.engine.post("/feedback", &correction).await.ok("status:text feedback_id:text");
+
+    // What is told of the correction stands between the turn's first event and the model's answer.
+    let named = with(message("task", "Question?"), json!({"client_request_id": "once"}));
+    let void = rig.engine.tell_with(&named).await;
+    assert_eq!(void[1].kind, "working_memory_update", "{void:#?}");
+    let edited = rig.engine.tell_with(&edit(message_id(&void), "Question, better?")).await;
+    assert_eq!(all_events(&rig.engine).await, edited);
+    rig.engine.execute_refused(&named).await.refused(404, "MESSAGE_NOT_FOUND");
+
+    let rig = rig.kill_and_start().await;
+    assert_eq!(all_events(&rig.engine).await, edited);
+    rig.engine.execute_refused(&named).await.refused(404, "MESSAGE_NOT_FOUND");
+    assert_eq!(rig.engine.replay("other", 0).await.rest().await, first);
+}
+
+#[tokio::test]
 async fn an_edit_outlives_the_death_of_the_engine() {
     let rig = Rig::new([]).await;
     let [_, second, _] = three_turns(&rig).await;

@@ -32,7 +32,8 @@ pub(super) fn answer(request: &Incoming, reply: &Reply, number: u64, settings: &
         .collect();
     let usage = usage(reply.token_counts(request.raw.len()));
     let answer = if request.wants_stream() {
-        let shows_usage = request.body.pointer("/stream_options/include_usage") == Some(&Value::Bool(true));
+        let shows_usage = request.body.pointer("/stream_options/include_usage") == Some(&Value::Bool(true))
+            && !reply.usage.withheld;
         let head = head(request, number, "chat.completion.chunk");
         Answer::Stream(stream(&head, &parts, reply, shows_usage.then_some(&usage)))
     } else {

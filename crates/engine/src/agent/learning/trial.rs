@@ -7,7 +7,7 @@ use contract::{FeedbackId, MemoryId, TaskId, TurnId};
 
 use super::ask::{Outcome, Question};
 use super::{Learner, prompts};
-use crate::agent::life::blocking;
+use crate::agent::attachments::Attachments;
 use crate::agent::rewrite::{rewritten, shortened};
 use crate::agent::thread::{LoadError, Thread};
 use crate::agent::{AgentError, provenance, recall, taught};
@@ -182,9 +182,8 @@ impl Learner {
     /// A turn as it can be asked again; none where it is gone or cannot be read.
     async fn again(&self, task_id: &TaskId, turn_id: TurnId) -> Result<Option<Again>, AgentError> {
         let Some(task) = self.brain.task(task_id)? else { return Ok(None) };
-        let brain = self.brain.clone();
-        let read = move || Again::read(&brain, task.row, turn_id);
-        match blocking(read).await.ok_or(AgentError::Stopping)? {
+        let read = move |brain: &Brain| Again::read(brain, task.row, turn_id);
+        match self.brain.blocking(read).await.ok_or(AgentError::Stopping)? {
             Ok(again) => Ok(again),
             Err(LoadError::Read(error)) => Err(error.into()),
             Err(LoadError::NotOpened(error)) => {
@@ -213,9 +212,11 @@ impl Learner {
         let messages = again.with(self.in_place(draft));
         let repaired = repair(&messages);
         let messages = repaired.as_ref().map_or(&messages[..], |repaired| &repaired.messages);
+        let attached = Attachments::of(messages).load(self.brain.clone(), self.means.memory.clone()).await?;
+        let messages = attached.put_into(messages);
         let question = Question {
             system: &kit.soul,
-            messages: &offer.sent(messages),
+            messages: &offer.sent(&messages),
             tools: offer.specs(),
             cache_key: task_id.as_str(),
         };
@@ -259,7 +260,7 @@ impl Again {
             _ => String::new(),
         };
         steps.truncate(at);
-        let Some(thread) = Thread::last(brain, steps)? else { return Ok(None) };
+        let Some(thread) = Thread::last(steps)? else { return Ok(None) };
         let asked = thread.messages().iter().rev().find_map(said);
         Ok(Some(Self {
             asked: asked.unwrap_or_default(),

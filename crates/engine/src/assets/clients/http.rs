@@ -25,6 +25,7 @@ use super::line::Line;
 use super::{ClientError, MAX_MESSAGE};
 use crate::assets::access::Access;
 use crate::catalog::{Auth, KeyPlace, ServerSpec, Transport};
+use crate::names;
 
 /// How long a server may take to accept a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -83,7 +84,8 @@ impl Address {
             value.set_sensitive(true);
             headers.insert(name, value);
         }
-        let client = Client::builder().connect_timeout(CONNECT_TIMEOUT).referer(false);
+        let names = Arc::new(names::OF_SERVERS.clone());
+        let client = Client::builder().connect_timeout(CONNECT_TIMEOUT).dns_resolver(names).referer(false);
         let client = client.redirect(redirect::Policy::custom(within_server)).build();
         let client = client.map_err(|error| ClientError::Failed(chain(&error)))?;
         Ok(Self { url: url.clone(), headers, client, access: access.clone() })

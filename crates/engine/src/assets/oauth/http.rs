@@ -1,8 +1,7 @@
 //! Requests to authorization servers: bounded in time and size, never redirected by the client itself, and kept out of
 //! networks that the tool server has nothing to do with.
 
-use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,6 +13,7 @@ use serde_json::Value;
 use url::{Host, form_urlencoded};
 use zeroize::Zeroizing;
 
+use crate::names;
 use crate::tools::{Allowed, chain, read_body, special};
 
 /// How long a request may take, its answer included, and how long its connection.
@@ -88,11 +88,11 @@ impl Resolve for Checked {
     fn resolve(&self, name: Name) -> Resolving {
         let reach = self.0;
         Box::pin(async move {
-            let found = lookup(name.as_str()).await?;
-            if let Some(what) = found.iter().find_map(|address| reach.refuses(*address)) {
+            let found = names::OF_SERVERS.addresses(name.as_str(), 0).await?;
+            if let Some(what) = found.iter().find_map(|address| reach.refuses(address.ip())) {
                 return Err(HttpError::NotPublic(name.as_str().to_owned(), what).into());
             }
-            Ok(Box::new(found.into_iter().map(|address| SocketAddr::new(address, 0))) as Addrs)
+            Ok(Box::new(found.into_iter()) as Addrs)
         })
     }
 }
@@ -243,10 +243,6 @@ fn literal(url: &Url) -> Option<IpAddr> {
         Host::Ipv6(address) => Some(address.into()),
         Host::Domain(_) => None,
     }
-}
-
-async fn lookup(host: &str) -> io::Result<Vec<IpAddr>> {
-    Ok(tokio::net::lookup_host((host, 0)).await?.map(|found| found.ip()).collect())
 }
 
 #[cfg(test)]

@@ -282,6 +282,7 @@ impl Usage {
         let (read, write) =
             (self.cache_read_input_tokens.tokens(), self.cache_creation_input_tokens.tokens());
         Tokens {
+            estimated: false,
             // The vendor counts cached parts of the prompt beside `input_tokens`, not in it.
             input: self.input_tokens.tokens().saturating_add(read).saturating_add(write),
             output: self.output_tokens.tokens(),

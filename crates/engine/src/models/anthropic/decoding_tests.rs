@@ -104,7 +104,7 @@ fn a_documented_stream_reads_the_same_however_it_is_cut() {
         "redacted EmwKAhgBEgy3va3",
         "text Okay, let's\ncheck",
         r#"call toolu_01T1x1fJ34qAmk2tNTrN7Up6 get_weather {"location":"San Francisco, CA"} None"#,
-        "Tokens { input: 1492, output: 89, cache_read: 1000, cache_write: 20, reasoning: 0 }",
+        "Tokens { input: 1492, output: 89, cache_read: 1000, cache_write: 20, reasoning: 0, estimated: false }",
     ];
     assert_eq!(told(STREAM, Decoding::default), expected);
 }
@@ -214,7 +214,14 @@ fn what_is_not_needed_may_be_of_any_form() {
 
 #[test]
 fn an_answer_that_breaks_off_costs_what_the_provider_had_told() {
-    let counted = |output| Tokens { input: 1492, output, cache_read: 1000, cache_write: 20, reasoning: 0 };
+    let counted = |output| Tokens {
+        input: 1492,
+        output,
+        cache_read: 1000,
+        cache_write: 20,
+        reasoning: 0,
+        estimated: false,
+    };
     let spent = |stream: &str| error(stream, Decoding::default()).spent;
     let (start, _) = STREAM.split_once("event: content_block_stop").unwrap();
     let (before_mark, _) = STREAM.split_once("event: message_stop").unwrap();
@@ -312,7 +319,7 @@ fn a_call_may_come_whole_and_thinking_is_counted_where_it_is_told() {
         "stop",
         r#"thinking Hm Some("c2ln")"#,
         r#"call toolu_1 t {"a":1} None"#,
-        "Tokens { input: 1, output: 9, cache_read: 0, cache_write: 0, reasoning: 4 }",
+        "Tokens { input: 1, output: 9, cache_read: 0, cache_write: 0, reasoning: 4, estimated: false }",
     ];
     assert_eq!(told(&stream(&events), Decoding::default), expected);
 }

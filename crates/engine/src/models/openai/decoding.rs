@@ -108,6 +108,7 @@ impl Usage {
         let cached = prompt.cached_tokens.or(self.prompt_cache_hit_tokens).or(self.cached_tokens);
         let told = |count: Count, before: u64| if count.tokens() > 0 { count.tokens() } else { before };
         Tokens {
+            estimated: false,
             input: told(self.prompt_tokens, before.input),
             output: told(self.completion_tokens, before.output),
             cache_read: told(cached, before.cache_read),

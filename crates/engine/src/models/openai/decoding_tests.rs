@@ -47,7 +47,7 @@ fn a_documented_stream_reads_the_same_however_it_is_cut() {
         "text Grüße 🦀\n",
         r#"call call_DdmO9 get_weather {"location":"Paris"} None"#,
         "call call_ABC get_time {} None",
-        "Tokens { input: 82, output: 17, cache_read: 64, cache_write: 0, reasoning: 9 }",
+        "Tokens { input: 82, output: 17, cache_read: 64, cache_write: 0, reasoning: 9, estimated: false }",
     ];
     assert_eq!(told(STREAM, Decoding::default), expected);
 }
@@ -67,7 +67,8 @@ fn a_stream_that_ends_before_its_mark_is_broken_wherever_it_ends() {
 #[test]
 fn an_answer_that_breaks_off_costs_what_the_provider_had_told() {
     let (before_mark, _) = STREAM.split_once("data: [DONE]").unwrap();
-    let expected = Tokens { input: 82, output: 17, cache_read: 64, cache_write: 0, reasoning: 9 };
+    let expected =
+        Tokens { input: 82, output: 17, cache_read: 64, cache_write: 0, reasoning: 9, estimated: false };
     assert_eq!(error(before_mark, Decoding::default()).spent, expected);
     // The usage comes last: an answer that breaks off before has told nothing.
     let (before_usage, _) = STREAM.split_once(r#"data: {"id":"chatcmpl-1","choices":[],"usage""#).unwrap();
@@ -107,7 +108,7 @@ fn reasoning_and_refusals_of_compatible_servers_are_shown() {
         "stop",
         r#"thinking Hm. Some("reasoning_content")"#,
         "text So: no.",
-        "Tokens { input: 0, output: 0, cache_read: 0, cache_write: 0, reasoning: 0 }",
+        "Tokens { input: 0, output: 0, cache_read: 0, cache_write: 0, reasoning: 0, estimated: false }",
     ];
     assert_eq!(told(&stream(&deltas, "stop"), Decoding::default), expected);
 }
@@ -368,6 +369,7 @@ fn tokens_are_counted_by_any_servers_names() {
         answer(&(lines.concat() + "data: [DONE]\n\n"), Decoding::default()).usage
     };
     let tokens = |cache_read, cache_write, reasoning| Tokens {
+        estimated: false,
         input: 9,
         output: 5,
         cache_read,

@@ -417,6 +417,7 @@ impl Decoding {
         let input = usage.input_tokens_details.unwrap_or_default();
         let output = usage.output_tokens_details.unwrap_or_default();
         self.usage = Tokens {
+            estimated: false,
             input: usage.input_tokens.tokens(),
             output: usage.output_tokens.tokens(),
             cache_read: input.cached_tokens.tokens(),

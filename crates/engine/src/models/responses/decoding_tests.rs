@@ -109,7 +109,7 @@ Two calls. Some("{\"encrypted_content\":\"gAAAAABo==\",\"id\":\"rs_1\",\"summary
         "text I look at both.",
         r#"call call_1 get_weather {"location":"Paris"} None"#,
         "call call_2 get_time {} None",
-        "Tokens { input: 82, output: 17, cache_read: 64, cache_write: 0, reasoning: 9 }",
+        "Tokens { input: 82, output: 17, cache_read: 64, cache_write: 0, reasoning: 9, estimated: false }",
     ];
     assert_eq!(told(STREAM, Decoding::default), expected);
     assert_eq!(answer(STREAM, Decoding::default()).stop, StopCause::Done);
@@ -182,7 +182,7 @@ fn a_model_that_declines_is_shown_and_told_apart() {
         "delta cannot.",
         "stop",
         "text I cannot.",
-        "Tokens { input: 7, output: 5, cache_read: 0, cache_write: 0, reasoning: 0 }",
+        "Tokens { input: 7, output: 5, cache_read: 0, cache_write: 0, reasoning: 0, estimated: false }",
     ];
     assert_eq!(told(&declined, Decoding::default), expected);
     assert_eq!(answer(&declined, Decoding::default()).stop, StopCause::Refusal);

@@ -1,7 +1,6 @@
 //! Asks a server for a page. Each address is judged before it is connected to, and only what was judged is connected
 //! to: names are resolved here, once for each hop, and the connection is made to those very addresses.
 
-use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,9 +12,14 @@ use reqwest::{Client, Response, StatusCode, Url, redirect};
 use super::address::special;
 use super::allowed::Allowed;
 use super::target::{NoTarget, Server, Target};
+use crate::memory_budget::{MemoryBudget, MemoryUse, NoMemory, Reserved, SMALL};
+use crate::names::{self, NameError, Names};
 
 /// How many redirects are followed.
 const MAX_REDIRECTS: usize = 5;
+
+/// How many times as large as a body it is together with what is made of it: its text, and that without its tags.
+const IN_ALL: usize = 3;
 
 /// What servers are told of who asks.
 const USER_AGENT: &str =
@@ -52,15 +56,12 @@ impl Default for Limits {
 /// Finds the addresses of names.
 pub(crate) trait Resolver: Send + Sync {
     /// All addresses of `name`, with this port.
-    fn resolve<'a>(&'a self, name: &'a str, port: u16) -> BoxFuture<'a, io::Result<Vec<SocketAddr>>>;
+    fn resolve<'a>(&'a self, name: &'a str, port: u16) -> BoxFuture<'a, Result<Vec<SocketAddr>, NameError>>;
 }
 
-/// As the machine is set up.
-struct System;
-
-impl Resolver for System {
-    fn resolve<'a>(&'a self, name: &'a str, port: u16) -> BoxFuture<'a, io::Result<Vec<SocketAddr>>> {
-        Box::pin(async move { Ok(tokio::net::lookup_host((name, port)).await?.collect()) })
+impl Resolver for Names {
+    fn resolve<'a>(&'a self, name: &'a str, port: u16) -> BoxFuture<'a, Result<Vec<SocketAddr>, NameError>> {
+        Box::pin(async move { self.addresses(name, port).await })
     }
 }
 
@@ -70,10 +71,11 @@ pub(crate) struct Web {
     resolver: Arc<dyn Resolver>,
     allowed: Arc<Allowed>,
     limits: Limits,
+    memory: MemoryBudget,
 }
 
 /// A server's answer, whatever its status.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(crate) struct Page {
     /// Where it was at last.
     pub(crate) url: Url,
@@ -86,12 +88,23 @@ pub(crate) struct Page {
 }
 
 /// What was read of a body.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(crate) struct Body {
     /// The bytes.
     pub(crate) bytes: Vec<u8>,
     /// Whether that is all.
     pub(crate) is_whole: bool,
+    /// The memory of it and of what is made of it.
+    _memory: Option<Reserved>,
+}
+
+/// Why a body could not be read.
+#[derive(Debug)]
+pub(crate) enum BodyError {
+    /// The connection broke, or was silent for too long.
+    Broken(reqwest::Error),
+    /// It is large, and other large ones are being read.
+    NoMemory(NoMemory),
 }
 
 /// Why there is no page.
@@ -153,6 +166,9 @@ pub(crate) enum FetchError {
     /// Not all of it in time.
     #[error("the page was not there within {} s, so it was given up", .0.as_secs_f32())]
     Deadline(Duration),
+    /// It is large, and other large ones are being read.
+    #[error("the page is not read: {0}")]
+    NoMemory(NoMemory),
     /// The connection failed.
     #[error("the connection to the server failed: {0}")]
     Connection(String),
@@ -164,13 +180,13 @@ fn told_size(size: Option<u64>) -> String {
 
 impl Web {
     /// One that uses the machine's own resolver.
-    pub(crate) fn new(allowed: Allowed) -> Self {
-        Self::with(Arc::new(System), allowed, Limits::default())
+    pub(crate) fn new(allowed: Allowed, memory: MemoryBudget) -> Self {
+        Self { memory, ..Self::with(Arc::new(names::OF_PAGES.clone()), allowed, Limits::default()) }
     }
 
     /// One with all that it works with.
     pub(crate) fn with(resolver: Arc<dyn Resolver>, allowed: Allowed, limits: Limits) -> Self {
-        Self { resolver, allowed: Arc::new(allowed), limits }
+        Self { resolver, allowed: Arc::new(allowed), limits, memory: MemoryBudget::default() }
     }
 
     /// The page at an address.
@@ -260,12 +276,11 @@ impl Web {
             return Err(FetchError::NotText { content_type, size });
         }
         let (url, status) = (response.url().clone(), response.status());
-        let body = read_body(response, self.limits.body).await;
-        let body = body.map_err(|error| {
-            if error.is_timeout() {
-                return FetchError::Silent(self.limits.idle);
-            }
-            FetchError::Connection(chain(&error))
+        let body = read_large_body(response, self.limits.body, &self.memory).await;
+        let body = body.map_err(|error| match error {
+            BodyError::Broken(error) if error.is_timeout() => FetchError::Silent(self.limits.idle),
+            BodyError::Broken(error) => FetchError::Connection(chain(&error)),
+            BodyError::NoMemory(reason) => FetchError::NoMemory(reason),
         })?;
         Ok(Page { url, status, content_type, body })
     }
@@ -293,17 +308,41 @@ fn redirect(target: &Target, response: &Response) -> Result<Option<Target>, Fetc
     Ok(Some(next))
 }
 
-/// Reads the first `max` bytes of a body.
+/// Reads the first `max` bytes of a body, which are few.
 pub(crate) async fn read_body(mut response: Response, max: usize) -> Result<Body, reqwest::Error> {
     let mut bytes = Vec::new();
     while let Some(chunk) = response.chunk().await? {
-        bytes.extend_from_slice(&chunk);
-        if bytes.len() > max {
-            bytes.truncate(max);
-            return Ok(Body { bytes, is_whole: false });
+        if bytes.len() + chunk.len() > max {
+            bytes.extend(chunk.iter().take(max - bytes.len()));
+            return Ok(Body { bytes, is_whole: false, _memory: None });
         }
+        bytes.extend_from_slice(&chunk);
     }
-    Ok(Body { bytes, is_whole: true })
+    Ok(Body { bytes, is_whole: true, _memory: None })
+}
+
+/// Reads the first `max` bytes of a body. What is large waits for its memory, and keeps the server waiting.
+pub(crate) async fn read_large_body(
+    mut response: Response,
+    max: usize,
+    memory: &MemoryBudget,
+) -> Result<Body, BodyError> {
+    let length = response.content_length().and_then(|length| usize::try_from(length).ok());
+    let expected = length.unwrap_or(max).min(max);
+    let (mut bytes, mut reserved) = (Vec::new(), None);
+    while let Some(chunk) = response.chunk().await.map_err(BodyError::Broken)? {
+        if reserved.is_none() && bytes.len() + chunk.len() > SMALL {
+            let large = memory.reserve(MemoryUse::Tools, expected.saturating_mul(IN_ALL)).await;
+            reserved = Some(large.map_err(BodyError::NoMemory)?);
+            bytes.reserve_exact(expected.saturating_sub(bytes.len()));
+        }
+        if bytes.len() + chunk.len() > max {
+            bytes.extend(chunk.iter().take(max - bytes.len()));
+            return Ok(Body { bytes, is_whole: false, _memory: reserved });
+        }
+        bytes.extend_from_slice(&chunk);
+    }
+    Ok(Body { bytes, is_whole: true, _memory: reserved })
 }
 
 /// A content type without its parameters.

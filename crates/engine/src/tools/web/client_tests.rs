@@ -2,6 +2,7 @@ use std::process::Command;
 
 use super::super::rig::{Act, Names, Server, answer, redirect};
 use super::*;
+use crate::memory_budget::MemoryBudget;
 use crate::testing::within;
 
 fn limits() -> Limits {
@@ -132,7 +133,7 @@ async fn a_name_that_leads_inside_is_refused_also_if_only_one_of_its_addresses_d
 #[tokio::test]
 async fn the_machines_own_names_are_judged() {
     let server = Server::sends(html("secret")).await;
-    let web = Web::new(Allowed::default());
+    let web = Web::new(Allowed::default(), MemoryBudget::default());
     for host in ["localhost", "LOCALHOST"] {
         let target = Target::parse(&format!("http://{host}:{}/", server.address.port())).unwrap();
         let error = within(web.fetch(target)).await.unwrap_err();

@@ -13,6 +13,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
 
 use super::client::Resolver;
+use crate::names::NameError;
 
 /// What a server does on a connection, after it has read the head of a request.
 #[derive(Clone, Debug)]
@@ -164,7 +165,7 @@ impl Names {
 }
 
 impl Resolver for Names {
-    fn resolve<'a>(&'a self, name: &'a str, port: u16) -> BoxFuture<'a, io::Result<Vec<SocketAddr>>> {
+    fn resolve<'a>(&'a self, name: &'a str, port: u16) -> BoxFuture<'a, Result<Vec<SocketAddr>, NameError>> {
         Box::pin(async move {
             self.asked.fetch_add(1, Ordering::SeqCst);
             let mut answers = self.answers.lock().unwrap();

@@ -19,6 +19,8 @@ pub(crate) struct LoneEngine {
     pub(crate) variables: BTreeMap<String, String>,
     key: EngineKey,
     landlock: bool,
+    /// What it reads for `/etc/resolv.conf`.
+    resolver: Option<PathBuf>,
 }
 
 /// Starts a program for which the kernel has no Landlock: a filter answers the call that makes a ruleset, which has the
@@ -35,6 +37,9 @@ assert libc.prctl(22, 2, program, 0, 0) == 0
 os.execv(sys.argv[1], sys.argv[1:])
 ";
 
+/// Starts a program that finds names as a file says.
+const ELSEWHERE_NAMED: &str = r#"mount --bind "$1" /etc/resolv.conf && shift && exec "$@""#;
+
 impl LoneEngine {
     pub(crate) fn new() -> Self {
         let home = Home::new();
@@ -50,7 +55,7 @@ impl LoneEngine {
             ("LLM_PROVIDER", "scripted".to_owned()),
         ];
         let variables = variables.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
-        Self { home, variables, key, landlock: true }
+        Self { home, variables, key, landlock: true, resolver: None }
     }
 
     /// Sets a variable.
@@ -70,6 +75,13 @@ impl LoneEngine {
         Self { landlock: false, ..self }
     }
 
+    /// Runs it as on a machine whose names are asked for at `server`, port 53. It needs root.
+    pub(crate) fn with_name_server(self, server: std::net::IpAddr) -> Self {
+        let resolver = self.home.path().join("resolv.conf");
+        fs::write(&resolver, format!("nameserver {server}\noptions timeout:2 attempts:1\n")).unwrap();
+        Self { resolver: Some(resolver), ..self }
+    }
+
     pub(crate) fn brain(&self) -> PathBuf {
         self.home.path().join("brain.sqlite")
     }
@@ -81,6 +93,12 @@ impl LoneEngine {
 
     /// Begins the engine.
     pub(crate) fn launch(&self) -> Program {
+        if let Some(resolver) = &self.resolver {
+            let resolver = resolver.to_str().unwrap();
+            let starter =
+                ["unshare", "--mount", "sh", "-c", ELSEWHERE_NAMED, "sh", resolver, BINARY, "engine"];
+            return self.home.run_program(&starter, &self.variables);
+        }
         if self.landlock {
             return self.home.run(&["engine"], &self.variables);
         }

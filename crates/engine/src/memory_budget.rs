@@ -1,0 +1,139 @@
+//! How much memory large things may take at once: one budget per engine, in a share for each use, so that one use
+//! waits for itself alone.
+//!
+//! Whoever is about to hold something large reserves it at one go, before it is read, and holds nothing of the share
+//! while it waits: nobody waits for somebody who waits. Who comes first is served first. What is small is not counted:
+//! how many there are is bounded elsewhere.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+/// How much an engine may take where nothing else is set, in bytes.
+pub(crate) const DEFAULT: usize = 192 << 20;
+/// The least that can be set, in bytes: each share takes the largest of what is usual.
+pub(crate) const LEAST: usize = 64 << 20;
+/// What is smaller than this is not counted, in bytes.
+pub(crate) const SMALL: usize = 256 << 10;
+
+/// How long memory is waited for.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// The bytes of one permit: semaphores count in 32 bits.
+const UNIT: usize = 1 << 10;
+/// How many uses share the budget.
+const USES: usize = 4;
+
+/// What memory is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum MemoryUse {
+    /// What tools read from servers, and what is made of it.
+    Tools,
+    /// Bodies of requests to the engine, and what is read out of them.
+    Requests,
+    /// Attached media on their way to a model.
+    Media,
+    /// Lists that are as long as a task.
+    Lists,
+}
+
+/// Why something large is not read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "the engine holds as much in memory as it may (ENGINE_MEMORY_BUDGET_MB), and none of it was given back for {} \
+     seconds: try again later",
+    PATIENCE.as_secs()
+)]
+pub struct NoMemory;
+
+/// See the module. Clones share it.
+#[derive(Clone, Debug)]
+pub(crate) struct MemoryBudget {
+    shares: Arc<[Arc<Semaphore>; USES]>,
+    /// How many permits a share has.
+    share: u32,
+}
+
+impl Default for MemoryBudget {
+    fn default() -> Self {
+        Self::of(DEFAULT)
+    }
+}
+
+impl MemoryBudget {
+    /// A budget of so many bytes.
+    pub(crate) fn of(bytes: usize) -> Self {
+        let share = u32::try_from(bytes / USES / UNIT).unwrap_or(u32::MAX >> 4).max(1);
+        let shares = std::array::from_fn(|_| Arc::new(Semaphore::new(usize::try_from(share).unwrap_or(1))));
+        Self { shares: Arc::new(shares), share }
+    }
+
+    /// Reserves so many bytes; what is larger than the whole share has it alone. What is small is free.
+    ///
+    /// # Errors
+    /// There was no room for some time.
+    pub(crate) async fn reserve(&self, what: MemoryUse, bytes: usize) -> Result<Reserved, NoMemory> {
+        if bytes <= SMALL {
+            return Ok(Reserved(None));
+        }
+        let [tools, requests, media, lists] = &*self.shares;
+        let share = match what {
+            MemoryUse::Tools => tools,
+            MemoryUse::Requests => requests,
+            MemoryUse::Media => media,
+            MemoryUse::Lists => lists,
+        };
+        let permits = u32::try_from(bytes.div_ceil(UNIT)).unwrap_or(u32::MAX).min(self.share);
+        let reserved = tokio::time::timeout(PATIENCE, Arc::clone(share).acquire_many_owned(permits)).await;
+        // No share is ever closed.
+        Ok(Reserved(Some(reserved.map_err(|_| NoMemory)?.map_err(|_| NoMemory)?)))
+    }
+}
+
+/// Memory that is somebody's until this is dropped.
+#[derive(Debug)]
+#[must_use]
+pub(crate) struct Reserved(#[expect(dead_code, reason = "held, not read")] Option<OwnedSemaphorePermit>);
+
+#[cfg(test)]
+mod tests {
+    use futures::FutureExt as _;
+
+    use super::*;
+
+    const MIB: usize = 1 << 20;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_use_waits_for_itself_alone_and_in_its_order() {
+        let budget = MemoryBudget::of(64 * MIB);
+        let first = budget.reserve(MemoryUse::Tools, 10 * MIB).await.unwrap();
+        let mut large = Box::pin(budget.reserve(MemoryUse::Tools, 16 * MIB));
+        assert!((&mut large).now_or_never().is_none());
+        // One that would fit does not pass one that came before it.
+        let mut later = Box::pin(budget.reserve(MemoryUse::Tools, MIB));
+        assert!((&mut later).now_or_never().is_none());
+        drop(budget.reserve(MemoryUse::Requests, 16 * MIB).await.unwrap());
+        drop(budget.reserve(MemoryUse::Tools, SMALL).await.unwrap());
+        drop(first);
+        drop(large.await.unwrap());
+        drop(later.await.unwrap());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_larger_than_the_share_has_it_alone() {
+        let budget = MemoryBudget::of(64 * MIB);
+        let alone = budget.reserve(MemoryUse::Lists, usize::MAX).await.unwrap();
+        assert_eq!(budget.reserve(MemoryUse::Lists, MIB).await.unwrap_err(), NoMemory);
+        drop(alone);
+        drop(budget.reserve(MemoryUse::Lists, MIB).await.unwrap());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_waits_no_more_holds_up_nobody() {
+        let budget = MemoryBudget::of(64 * MIB);
+        let first = budget.reserve(MemoryUse::Lists, 15 * MIB).await.unwrap();
+        assert!(budget.reserve(MemoryUse::Lists, 16 * MIB).now_or_never().is_none());
+        drop(budget.reserve(MemoryUse::Lists, MIB).await.unwrap());
+        drop(first);
+    }
+}

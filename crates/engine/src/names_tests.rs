@@ -1,0 +1,84 @@
+use std::sync::{Condvar, Mutex};
+
+use tokio::time::Instant;
+
+use super::*;
+
+/// Name servers that do not answer for names that begin with `dead`, until they are told to.
+#[derive(Clone, Default)]
+struct Silence(Arc<(Mutex<bool>, Condvar)>);
+
+impl Silence {
+    /// Names with so many threads, whose servers are silent.
+    fn names(&self, threads: usize, deadline: Duration) -> Names {
+        let silence = self.clone();
+        Names::by(threads, deadline, move |name, port| {
+            if name.starts_with("dead") {
+                silence.wait();
+            }
+            Ok(vec![SocketAddr::from(([127, 0, 0, 1], port))])
+        })
+    }
+
+    fn wait(&self) {
+        let (over, told) = &*self.0;
+        drop(told.wait_while(over.lock().unwrap(), |over| !*over).unwrap());
+    }
+
+    fn end(&self) {
+        let (over, told) = &*self.0;
+        *over.lock().unwrap() = true;
+        told.notify_all();
+    }
+}
+
+impl Drop for Silence {
+    fn drop(&mut self) {
+        // A test that fails is not held up by threads that nobody ends.
+        self.end();
+    }
+}
+
+#[tokio::test]
+async fn a_name_whose_servers_are_silent_is_given_up_and_keeps_its_thread() {
+    let silence = Silence::default();
+    let names = silence.names(1, Duration::from_millis(50));
+    let began = Instant::now();
+    let late = names.addresses("dead.example", 80).await;
+    assert_eq!(late.unwrap_err().to_string(), "no name server answered within 0.05 seconds");
+    // It has the only thread still: nobody can end what the machine has begun.
+    assert!(matches!(names.addresses("name.example", 80).await, Err(NameError::Late(_))));
+    assert!(began.elapsed() >= Duration::from_millis(100));
+    silence.end();
+    let found = Names { deadline: Duration::from_secs(10), ..names }.addresses("name.example", 80).await;
+    assert_eq!(found.unwrap(), [SocketAddr::from(([127, 0, 0, 1], 80))]);
+}
+
+#[tokio::test]
+async fn more_names_than_can_wait_are_refused_at_once() {
+    let silence = Silence::default();
+    let names = silence.names(2, Duration::from_mins(1));
+    let asked: Vec<_> = (0..MAX_ASKED)
+        .map(|number| {
+            let names = names.clone();
+            tokio::spawn(async move { names.addresses(&format!("dead{number}.example"), 80).await })
+        })
+        .collect();
+    while names.asked.available_permits() > 0 {
+        tokio::task::yield_now().await;
+    }
+    let refused = names.addresses("name.example", 80).await.unwrap_err().to_string();
+    assert_eq!(refused, "64 names are being looked up already: try again in a few seconds");
+    silence.end();
+    for asked in asked {
+        asked.await.unwrap().unwrap();
+    }
+    names.addresses("name.example", 80).await.unwrap();
+}
+
+#[tokio::test]
+async fn this_machine_has_a_name() {
+    let found = OF_SERVERS.addresses("localhost", 80).await.unwrap();
+    assert!(found.iter().all(|address| address.ip().is_loopback() && address.port() == 80), "{found:?}");
+    assert!(matches!(OF_SERVERS.addresses("no name", 80).await, Err(NameError::Refused(_))));
+}

@@ -1,0 +1,87 @@
+//! Names whose servers do not answer hold up nobody who does not ask for them.
+
+use std::io::ErrorKind;
+use std::net::{IpAddr, Ipv4Addr};
+use std::time::{Duration, Instant};
+
+use reqwest::Method;
+use serde_json::json;
+use strict_provider::Reply;
+use tokio::net::UdpSocket;
+
+use crate::support::calls::message;
+use crate::support::http::ask;
+use crate::support::model::left_alone;
+use crate::support::{Engine, LoneEngine, Rig, skip};
+
+/// Where the name server is that never answers.
+const SERVER: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 53, 53, 53));
+
+/// An answer that asks for so many pages, each of another server.
+fn pages(of: &str, count: usize) -> Reply {
+    (0..count).fold(Reply::new(), |reply, number| {
+        reply.tool_use("web_fetch", json!({"url": format!("https://{of}{number}.example/")}))
+    })
+}
+
+/// How long until a plain turn shows its first text, and how long a list of tasks takes: of five, the median and the most.
+async fn plain(rig: &Rig) -> [(Duration, Duration); 2] {
+    let (mut turns, mut lists) = (Vec::new(), Vec::new());
+    for number in 0..5 {
+        rig.provider.enqueue(Reply::of_text("Hi."));
+        let began = Instant::now();
+        let mut stream = rig.engine.execute_with(&message(&format!("plain {number}"), "Hi!")).await;
+        while stream.next().await.is_some_and(|event| event.kind != "text_delta") {}
+        turns.push(began.elapsed());
+        drop(stream.rest().await);
+        let began = Instant::now();
+        rig.engine.tasks("").await;
+        lists.push(began.elapsed());
+    }
+    [turns, lists].map(|mut times| {
+        times.sort();
+        (times[2], times[4])
+    })
+}
+
+async fn is_ready(engine: &Engine) -> bool {
+    ask(engine.request(Method::GET, "/health")).await.status == 200
+}
+
+#[tokio::test]
+async fn dead_names_hold_up_no_other_turn() {
+    let _silent = match UdpSocket::bind((SERVER, 53)).await {
+        Ok(socket) => socket,
+        Err(error) if error.kind() == ErrorKind::PermissionDenied => return skip("root"),
+        Err(error) => panic!("{error}"),
+    };
+    let ready = |place: LoneEngine| {
+        let permissions = r#"{"tools": {"web_fetch": "allow"}}"#;
+        place.with_file("permissions.json", permissions).with_name_server(SERVER)
+    };
+    let rig = Rig::of("anthropic", [], ready).await;
+    let quiet = plain(&rig).await;
+
+    rig.provider.enqueue_all([pages("dead", 16), pages("gone", 8)]);
+    let mut first = rig.engine.execute_with(&message("first", "Read these.")).await;
+    while first.next().await.is_some_and(|event| event.kind != "tool_call") {}
+    let mut second = rig.engine.execute_with(&message("second", "Read these too.")).await;
+    while second.next().await.is_some_and(|event| event.kind != "tool_call") {}
+    left_alone(&rig.provider).await;
+
+    let busy = plain(&rig).await;
+    for ((quiet, _), (busy, slowest)) in quiet.into_iter().zip(busy) {
+        // A machine that is busy with other things takes longer by itself.
+        assert!(busy <= 2 * quiet + Duration::from_millis(50), "{quiet:?} became {busy:?}");
+        assert!(slowest <= Duration::from_secs(1), "{quiet:?} became {slowest:?}");
+    }
+    assert!(is_ready(&rig.engine).await);
+    // The model is told of each that it has no address, and goes on.
+    for (stream, pages) in [(first, 16), (second, 8)] {
+        let events = stream.rest().await;
+        let errors = events.iter().filter_map(|event| event.data["error"].as_str());
+        let told = errors.filter(|error| error.contains("cannot be resolved")).count();
+        assert_eq!(told, pages, "{events:#?}");
+        assert_eq!(events.last().unwrap().phase(), Some("completed"));
+    }
+}

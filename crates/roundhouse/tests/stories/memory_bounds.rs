@@ -1,0 +1,154 @@
+//! What an engine holds in memory at once is bounded, whatever it is asked to read.
+//!
+//! By default the sizes are such that a test takes seconds; `ROUNDHOUSE_TEST_LARGE=1` takes those of a bad day.
+
+use std::fs;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use serde_json::json;
+use strict_provider::Reply;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpListener;
+use tokio::task::AbortHandle;
+
+use crate::support::calls::{message, with};
+use crate::support::turn::of_kind;
+use crate::support::{LoneEngine, Program, Rig};
+
+/// How many MiB an engine may take beyond what it has when it is idle.
+const MOST: usize = 64;
+const MIB: usize = 1 << 20;
+/// What a PNG begins with.
+const PNG: &[u8] = b"\x89PNG\r\n\x1a\n";
+
+fn is_large() -> bool {
+    std::env::var("ROUNDHOUSE_TEST_LARGE").as_deref() == Ok("1")
+}
+
+/// The memory of a program in MiB: what it has, and the most that it had.
+fn memory(program: &Program) -> (usize, usize) {
+    let status = fs::read_to_string(format!("/proc/{}/status", program.pid().as_raw_nonzero())).unwrap();
+    let kib = |name| {
+        let line = status.lines().find_map(|line: &str| line.strip_prefix(name)).unwrap();
+        line.trim().trim_end_matches(" kB").parse::<usize>().unwrap()
+    };
+    (kib("VmRSS:") >> 10, kib("VmHWM:") >> 10)
+}
+
+/// From here on the most that a program had is what it has now.
+fn forget_peak(program: &Program) -> usize {
+    let file = format!("/proc/{}/clear_refs", program.pid().as_raw_nonzero());
+    fs::write(file, "5").unwrap();
+    memory(program).0
+}
+
+/// Asserts how much more than `idle` the program had at most.
+#[track_caller]
+fn assert_bounded(program: &Program, idle: usize) {
+    let (_, peak) = memory(program);
+    assert!(peak <= idle + MOST, "{idle} MiB became {peak} MiB");
+}
+
+/// An engine that gives back what it does not use, as an orchestrator starts it.
+fn thrifty(place: LoneEngine) -> LoneEngine {
+    place.with("MIMALLOC_PURGE_DELAY", "0")
+}
+
+/// A server of large pages, each of which takes its time.
+struct Pages {
+    address: SocketAddr,
+    task: AbortHandle,
+}
+
+impl Pages {
+    async fn start() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let line = "<p>All work and no play makes Jack a dull boy.</p>\n";
+        let page = line.repeat(5 * MIB / line.len() - 1);
+        // To make sense of HTML takes an unoptimized engine long.
+        let kind = if is_large() { "text/html" } else { "text/plain" };
+        let task = tokio::spawn(async move {
+            while let Ok((mut connection, _)) = listener.accept().await {
+                let page = page.clone();
+                tokio::spawn(async move {
+                    // The head of a request comes at one go; who has gone hears nothing.
+                    let _ = connection.read(&mut [0; 4096]).await;
+                    let head = format!(
+                        "HTTP/1.1 200 OK\r\ncontent-type: {kind}\r\nconnection: close\r\ncontent-length: {}\r\n\r\n",
+                        page.len() + 1
+                    );
+                    let _ = connection.write_all(head.as_bytes()).await;
+                    let _ = connection.write_all(page.as_bytes()).await;
+                    tokio::time::sleep(Duration::from_millis(300)).await;
+                    let _ = connection.write_all(b"\n").await;
+                });
+            }
+        });
+        Self { address, task: task.abort_handle() }
+    }
+}
+
+impl Drop for Pages {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+#[tokio::test]
+async fn a_plain_turn_beside_many_large_pages_finds_its_memory() {
+    let count = if is_large() { 80 } else { 20 };
+    let pages = Pages::start().await;
+    let permissions = r#"{"tools": {"web_fetch": "allow"}}"#;
+    let ready = |place| {
+        thrifty(place).with("ENGINE_WEB_ALLOW", "127.0.0.1").with_file("permissions.json", permissions)
+    };
+    let rig = Rig::of("anthropic", [Reply::of_text("Hi.")], ready).await;
+    rig.engine.tell("plain", "Hi!").await;
+
+    let idle = forget_peak(&rig.program);
+    let fetches = (0..count).fold(Reply::new(), |reply, number| {
+        reply.tool_use("web_fetch", json!({"url": format!("http://{}/{number}", pages.address)}))
+    });
+    rig.provider.enqueue(fetches);
+    let mut reading = rig.engine.execute_with(&message("pages", "Read these.")).await;
+    while reading.next().await.is_some_and(|event| event.kind != "tool_result") {}
+    rig.engine.tell("plain", "Hi again!").await;
+    let events = reading.rest().await;
+    assert_bounded(&rig.program, idle);
+    let results = of_kind(&events, "tool_result");
+    let errors: Vec<_> =
+        results.iter().map(|event| &event.data["error"]).filter(|error| !error.is_null()).collect();
+    assert_eq!((results.len(), errors), (count, Vec::new()));
+    assert_eq!(events.last().unwrap().phase(), Some("completed"));
+}
+
+#[tokio::test]
+async fn a_plain_turn_after_many_pictures_finds_its_memory() {
+    let messages = if is_large() { 8 } else { 3 };
+    let rig = Rig::of("anthropic", [], thrifty).await;
+    for message_number in 0..messages {
+        let picture = |number: u8| {
+            // Nobody looks into a picture; of two that are alike one would be stored.
+            let mut picture = vec![number; 5 * MIB];
+            picture[..PNG.len()].copy_from_slice(PNG);
+            let (name, data) = (format!("{number}.png"), BASE64.encode(picture));
+            json!({"type": "image", "media_type": "image/png", "name": name, "data": data})
+        };
+        let media: Vec<_> = (message_number * 4..message_number * 4 + 4).map(picture).collect();
+        rig.engine.tell_with(&with(message("pictures", "Look."), json!({"media": media}))).await;
+    }
+
+    let rig = rig.stop_and_start().await;
+    rig.engine.tell("plain", "Hi!").await;
+    let idle = forget_peak(&rig.program);
+    rig.engine.tell("pictures", "Hi again!").await;
+    assert_bounded(&rig.program, idle);
+    // The newest are sent as they are, and of the others is told that there were some.
+    let told = rig.told();
+    told.has(&["0.png", "is left out", &BASE64.encode([messages * 4 - 1; 60]), "Hi again!"])
+        .lacks(&[&BASE64.encode([0; 60])]);
+}
