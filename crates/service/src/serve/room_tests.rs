@@ -56,7 +56,10 @@ fn the_longest_idle_of_who_has_most_makes_room() {
     }
     // Idle are the small one, for longest, and of the large ones this, since later.
     let idle = &large[3];
-    std::thread::sleep(Duration::from_millis(3));
+    let since = small.exchange.waiting_since().unwrap();
+    while room.epoch.elapsed() <= since + Duration::from_millis(1) {
+        std::thread::yield_now();
+    }
     drop(Arc::clone(&idle.exchange).watch(axum::response::Response::default()));
     idle.exchange.written();
     let newcomer = room.enter(address(1)).unwrap();
