@@ -229,9 +229,9 @@ mod tests {
                 None => request,
             };
             let begun = tokio::time::Instant::now();
-            let carried = carrier.carry(request.body(body).unwrap());
-            let carried = tokio::time::timeout(ANSWER * 3, carried).await;
-            assert!(carried.expect("it is waited for without an end").is_err(), "{method}");
+            let answered = carrier.carry(request.body(body).unwrap());
+            let answered = tokio::time::timeout(ANSWER * 3, answered).await;
+            assert!(answered.expect("it is waited for without an end").is_err(), "{method}");
             assert!(begun.elapsed() >= ANSWER, "{method}: {:?}", begun.elapsed());
         }
         engine.abort();
