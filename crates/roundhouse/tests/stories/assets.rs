@@ -5,6 +5,7 @@ mod connections;
 mod elicitation;
 mod leave;
 mod leave_refused;
+mod official_oauth;
 mod ready_made;
 mod refresh;
 mod revisions;

@@ -370,7 +370,12 @@ async fn an_answer_without_its_parts_is_refused_and_uses_nothing_up() {
 async fn an_exchange_that_fails_stores_nothing_and_tells_no_secret() {
     let rig = Rig::new().await;
     for (status, body, told) in [
-        (400, r#"{"error": "invalid_grant", "error_description": "code-secret"}"#, "`invalid_grant`"),
+        (400, r#"{"error": "invalid_grant", "error_description": "No such code: CODE"}"#, "`invalid_grant`"),
+        (
+            401,
+            r#"{"error": "invalid_client", "error_description": "Missing client_id"}"#,
+            "(Missing client_id)",
+        ),
         (503, "code-secret", "503"),
         (302, "", "302"),
         (200, r#"{"access_token": "access-secret"}"#, "no token that can be read"),
@@ -378,10 +383,11 @@ async fn an_exchange_that_fails_stores_nothing_and_tells_no_secret() {
         (200, r#"{"access_token": "access-secret", "token_type": "mac"}"#, "another kind"),
         (200, r#"{"access_token": "access-secret\n", "token_type": "Bearer"}"#, "cannot be sent"),
     ] {
-        rig.strict.rules().token_answer = Some((status, body.into()));
         let callback = rig.strict.give_leave(&rig.authorize().await.unwrap());
+        let code = callback.code.clone().unwrap();
+        rig.strict.rules().token_answer = Some((status, body.replace("CODE", &code)));
         let error = failure(rig.finish(callback).await);
-        assert!(error.contains(told) && !error.contains("-secret"), "{error}");
+        assert!(error.contains(told) && !error.contains("-secret") && !error.contains(&code), "{error}");
         assert_eq!(rig.status(), None);
         assert!(rig.token().await.is_err());
     }

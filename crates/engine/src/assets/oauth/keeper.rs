@@ -176,7 +176,7 @@ impl Keeper {
                 let brought = match refreshed {
                     Ok(tokens) => self.replace(Grant { leave: Leave::Given(tokens), ..grant }).await,
                     Err(TokenError::Unavailable(reason)) => Err(AccessError::Unavailable(reason)),
-                    Err(error @ TokenError::Refused(_)) => self.refused(grant.party, error).await,
+                    Err(error @ TokenError::Refused { .. }) => self.refused(grant.party, error).await,
                 };
                 match (brought, meanwhile) {
                     (Err(AccessError::Unavailable(_)), Some(token)) => Ok(token),
@@ -212,7 +212,7 @@ impl Keeper {
     async fn refused(&self, party: Party, error: TokenError) -> Brought {
         // The secret that the catalog names is the operator's to set right: the user's leave holds.
         let is_over = match &error {
-            TokenError::Refused(code) if code == "invalid_grant" => true,
+            TokenError::Refused { code, .. } if code == "invalid_grant" => true,
             error => error.is_of_client() && !party.client.has_secret_of_catalog(),
         };
         if !is_over || sabotage::by(Saboteur::RefreshForever) {

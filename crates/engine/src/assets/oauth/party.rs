@@ -62,9 +62,14 @@ impl Client {
 /// Why there are no tokens.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum TokenError {
-    /// The authorization server has refused, with this code (RFC 6749, section 5.2).
-    #[error("the authorization server refuses: `{0}`")]
-    Refused(String),
+    /// The authorization server has refused (RFC 6749, section 5.2).
+    #[error("the authorization server refuses: `{code}`{}", described.as_deref().map(|text| format!(" ({text})")).unwrap_or_default())]
+    Refused {
+        /// Its code.
+        code: String,
+        /// What it says of that, for people.
+        described: Option<String>,
+    },
     /// It cannot be reached, is unwell, or does not speak the protocol.
     #[error("{0}")]
     Unavailable(String),
@@ -73,7 +78,7 @@ pub(super) enum TokenError {
 impl TokenError {
     /// Whether it does not know the engine, or lets it do nothing, any more.
     pub(super) fn is_of_client(&self) -> bool {
-        matches!(self, Self::Refused(code) if code == "invalid_client" || code == "unauthorized_client")
+        matches!(self, Self::Refused { code, .. } if code == "invalid_client" || code == "unauthorized_client")
     }
 }
 
@@ -129,7 +134,8 @@ impl Party {
             ("code_verifier", verifier),
             ("resource", &self.resource),
         ];
-        tokens(&self.post(http, &self.token_endpoint, &fields).await?, now)
+        let given = tokens(&self.post(http, &self.token_endpoint, &fields).await?, now);
+        given.map_err(|error| self.without_echo(error, &[code, verifier]))
     }
 
     /// Exchanges a refresh token for others, at `now`.
@@ -141,27 +147,44 @@ impl Party {
     ) -> Result<Tokens, TokenError> {
         let fields =
             [("grant_type", "refresh_token"), ("refresh_token", refresh_token), ("resource", &self.resource)];
-        tokens(&self.post(http, &self.token_endpoint, &fields).await?, now)
+        let given = tokens(&self.post(http, &self.token_endpoint, &fields).await?, now);
+        given.map_err(|error| self.without_echo(error, &[refresh_token]))
     }
 
     /// Revokes a token (RFC 7009), where that can be done.
     pub(super) async fn revoke(&self, http: &Http, token: &str, hint: &str) -> Result<(), TokenError> {
         let Some(endpoint) = &self.revocation_endpoint else { return Ok(()) };
         let answer = self.post(http, endpoint, &[("token", token), ("token_type_hint", hint)]).await?;
-        if answer.status.is_success() { Ok(()) } else { Err(refusal(&answer)) }
+        if answer.status.is_success() { Ok(()) } else { Err(self.without_echo(refusal(&answer), &[token])) }
+    }
+
+    /// Without the description of a refusal, if that quotes some of a secret which it was sent.
+    fn without_echo(&self, error: TokenError, sent: &[&str]) -> TokenError {
+        let own = match &self.client.proof {
+            Proof::None => None,
+            Proof::Basic(secret) | Proof::Post(secret) => Some(secret.as_str()),
+        };
+        match error {
+            TokenError::Refused { code, described } => {
+                let secrets: Vec<&str> = sent.iter().copied().chain(own).collect();
+                let described = described.filter(|text| !secrets.iter().any(|secret| quotes(text, secret)));
+                TokenError::Refused { code, described }
+            }
+            error @ TokenError::Unavailable(_) => error,
+        }
     }
 
     async fn post(&self, http: &Http, url: &Url, fields: &[(&str, &str)]) -> Result<Answer, HttpError> {
         let Client { id, proof, .. } = &self.client;
         let mut fields = fields.to_vec();
+        // Always, as it may be (RFC 6749, section 3.2.1): many servers look the client up by it, whatever the secret is
+        // shown with, those made with the official SDKs among them.
+        fields.push(("client_id", id));
         let authorization = match proof {
             Proof::Basic(secret) => basic(id, secret),
-            Proof::None => {
-                fields.push(("client_id", id));
-                None
-            }
+            Proof::None => None,
             Proof::Post(secret) => {
-                fields.extend([("client_id", id.as_str()), ("client_secret", secret.as_str())]);
+                fields.push(("client_secret", secret.as_str()));
                 None
             }
         };
@@ -187,7 +210,7 @@ fn tokens(answer: &Answer, asked_at: Timestamp) -> Result<Tokens, TokenError> {
     let Ok(given) = serde_json::from_slice::<Given>(&answer.body) else {
         // Some servers refuse with status 200.
         let unfit = || unfit("has no token that can be read");
-        return Err(code_of(answer).map_or_else(unfit, TokenError::Refused));
+        return Err(refused_by(answer).unwrap_or_else(unfit));
     };
     if !given.token_type.eq_ignore_ascii_case("bearer") {
         return Err(unfit("has a token of another kind than `Bearer`"));
@@ -202,6 +225,14 @@ fn tokens(answer: &Answer, asked_at: Timestamp) -> Result<Tokens, TokenError> {
         life_ms: life,
         expires_at: life.map(|life| asked_at.unix_ms().saturating_add(life)),
     })
+}
+
+/// Whether `text` has enough of `secret` in it to tell something of it.
+fn quotes(text: &str, secret: &str) -> bool {
+    const TELLING: usize = 8;
+    let secret = secret.as_bytes();
+    let telling = secret.len().clamp(1, TELLING);
+    secret.windows(telling).any(|part| text.as_bytes().windows(telling).any(|found| found == part))
 }
 
 /// Seconds, also where a server writes them as text.
@@ -219,19 +250,18 @@ fn can_be_sent(token: &str) -> bool {
     (1..=MAX_TOKEN).contains(&token.len()) && token.bytes().all(|byte| (0x21..0x7f).contains(&byte))
 }
 
-/// The code of a refusal (RFC 6749, section 5.2).
-fn code_of(answer: &Answer) -> Option<String> {
+/// A refusal in the words of the protocol (RFC 6749, section 5.2); none if it is not.
+fn refused_by(answer: &Answer) -> Option<TokenError> {
     let body = answer.json()?;
-    Some(said(body.get("error")?.as_str()?)).filter(|code| !code.is_empty())
+    let text = |name: &str| Some(said(body.get(name)?.as_str()?)).filter(|text| !text.is_empty());
+    Some(TokenError::Refused { code: text("error")?, described: text("error_description") })
 }
 
 /// What an answer means that is not the one hoped for.
 fn refusal(answer: &Answer) -> TokenError {
     let status = answer.status;
-    match code_of(answer) {
-        Some(code) if status.is_client_error() && status != StatusCode::TOO_MANY_REQUESTS => {
-            TokenError::Refused(code)
-        }
+    match refused_by(answer) {
+        Some(refused) if status.is_client_error() && status != StatusCode::TOO_MANY_REQUESTS => refused,
         _ => TokenError::Unavailable(format!("the authorization server answered {status}")),
     }
 }

@@ -167,9 +167,10 @@ fn with_secret(secret: Zeroizing<String>, method: &str) -> Proof {
     }
 }
 
-/// How a secret is shown: in `Authorization`, unless the server takes it in the form only.
+/// How a secret is shown: in the form where the server says that it takes it there, else in `Authorization`, which is what
+/// a server that says nothing takes (RFC 8414, section 2). Of servers that list both, those made with the official Python
+/// SDK want it in the form to revoke a token.
 fn secret_method(found: &Found) -> &'static str {
     let listed = found.proofs().unwrap_or_default();
-    let in_form = listed.contains(&"client_secret_post") && !listed.contains(&"client_secret_basic");
-    if in_form { "client_secret_post" } else { "client_secret_basic" }
+    if listed.contains(&"client_secret_post") { "client_secret_post" } else { "client_secret_basic" }
 }

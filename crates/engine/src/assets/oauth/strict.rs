@@ -351,7 +351,10 @@ impl Strict {
         });
         let in_form = (fields.get("client_id").cloned(), fields.get("client_secret").cloned());
         let (id, secret, proof) = match (basic, in_form) {
-            (Some((id, secret)), (None, None)) => (id, Some(secret), "client_secret_basic"),
+            // As servers of the official SDKs do, it looks the client up by the form.
+            (Some((id, secret)), (Some(named), None)) if id == named => {
+                (id, Some(secret), "client_secret_basic")
+            }
             (None, (Some(id), Some(secret))) => (id, Some(secret), "client_secret_post"),
             (None, (Some(id), None)) => (id, None, "none"),
             _ => return Err(self.broken("a client shows who it is in two ways, or in none")),

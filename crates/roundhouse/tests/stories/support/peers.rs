@@ -122,6 +122,11 @@ impl Peers {
         Home::new().run_program(&line, &variables.into()).ended().await
     }
 
+    /// A server of the newest SDK that is its own authorization server, without the settings of [`Peers::authority`].
+    pub(crate) async fn own_authority(&self) -> Authority {
+        Authority { peer: self.serving(Sdk::Newest, &["oauth_server.py"]).await }
+    }
+
     async fn serving(&self, sdk: Sdk, line: &[&str]) -> Peer {
         let path = self.folder.join(sdk.folder()).to_str().unwrap().to_owned();
         let variables =
