@@ -12,7 +12,7 @@ use axum::extract::{FromRequest, FromRequestParts, RawPathParams, Request};
 use axum::http::StatusCode;
 use axum::http::request::Parts;
 use contract::ErrorCode;
-use serde::de::DeserializeOwned;
+use serde::de::{DeserializeOwned, IgnoredAny};
 use serde_json::error::Category;
 use serde_json::{Map, Value};
 
@@ -80,6 +80,8 @@ fn fault<T: DeserializeOwned>(body: &str, error: &serde_json::Error) -> ApiError
         // It is what stands behind the object.
         Ok(_) => invalid(format!("the body must be one JSON object: {error}")),
         Err(error) if error.inner().classify() == Category::Data => named(&error),
+        // Where a name is wanted and something else stands there, serde_json takes that for a fault of the syntax.
+        Err(error) if serde_json::from_str::<IgnoredAny>(body).is_ok() => named(&error),
         // The path of what is no JSON is that of a field as far as it was read.
         Err(error) => {
             let text = error.inner().to_string();
@@ -181,7 +183,7 @@ fn read_query<T: DeserializeOwned>(query: &str) -> Result<T, ApiError> {
 
 #[cfg(test)]
 mod tests {
-    use contract::engine::Execute;
+    use contract::engine::{Execute, HitlRespond};
     use contract::orchestrator::{ListEngines, ProvisionEngine, RegisterProduct, ReplacePolicy};
     use proptest::prelude::*;
     use serde_json::json;
@@ -224,6 +226,11 @@ mod tests {
         let missing =
             refusal::<Execute>(r#"{"task_id": "a", "media": [{"type": "document", "source": {}}]}"#);
         assert!(missing.contains("`media[0].source.type`: must be given"), "{missing}");
+        for scope in ["7", "true", "[]"] {
+            let body = format!(r#"{{"task_id": "a", "answer": "always", "scope": {scope}}}"#);
+            let no_name = refusal::<HitlRespond>(&body);
+            assert!(no_name.contains("`scope`: must be one of its names, a string"), "{no_name}");
+        }
         let no_object = refusal::<Execute>(r#"{"task_id": "a", "media": ["a"]}"#);
         assert!(no_object.contains(r#"`media[0]`: must be an object, not \"a\""#), "{no_object}");
     }

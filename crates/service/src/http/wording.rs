@@ -20,6 +20,9 @@ pub(super) fn plain(message: &str) -> String {
     if let Some(field) = quoted(message, "duplicate field ") {
         return format!("`{field}` must be given only once");
     }
+    if message == "expected value" {
+        return "must be one of its names, a string".to_owned();
+    }
     if NUMBERS.contains(&message) {
         return "must be a number".to_owned();
     }
