@@ -23,6 +23,8 @@ use futures::stream::BoxStream;
 use secrecy::SecretString;
 
 pub(crate) use bounded::Bounded;
+#[cfg(test)]
+pub(crate) use data_root::unmark;
 pub(crate) use data_root::{DataRoot, KnownData, Marked, NoData, marked};
 pub(crate) use probe::{HttpProbe, Probe, Unwell};
 

@@ -12,12 +12,19 @@ use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
 use contract::EngineId;
+use rustix::fs::{XattrFlags, getxattr, setxattr};
+use rustix::io::Errno;
 
-/// The marker's name in the root. Later versions look for it: it never changes.
-const MARKER: &str = ".roundhouse-deployment";
+/// The marker: an extended attribute of the root, so that the root holds nothing but engines' folders. Later versions look
+/// for it: it never changes.
+const ATTRIBUTE: &str = "user.roundhouse.deployment";
+
+/// The marker as a file in the root, where the file system has no such attributes, or a person sets it by hand. It goes
+/// before the attribute.
+const FILE: &str = ".roundhouse-deployment";
 
 /// The longest marker that is read: an id and a line break, with room for a person's editor.
-const MAX_MARKER_BYTES: u64 = 256;
+const MAX_MARKER_BYTES: usize = 256;
 
 /// What the registry knows of the engines whose data the root should hold.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -142,7 +149,7 @@ impl DataRoot {
             }
             Missing::Marker => format!(
                 "{path} does not hold the engines' data: is its disk mounted? If the data was moved there, or is to begin \
-                 anew, write {} into the file {MARKER} in it",
+                 anew, write {} into the file {FILE} in it",
                 self.deployment_id
             ),
             Missing::Others(id) => {
@@ -164,36 +171,61 @@ impl DataRoot {
     /// marker, which the next check marks.
     fn mark(&mut self) -> io::Result<()> {
         DirBuilder::new().recursive(true).mode(0o700).create(&self.path)?;
-        let temporary = self.path.join(format!("{MARKER}.{}", std::process::id()));
-        let written = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&temporary);
-        written.and_then(|mut file| {
-            writeln!(file, "{}", self.deployment_id)?;
-            file.sync_all()
-        })?;
-        fs::rename(&temporary, self.path.join(MARKER))?;
+        match setxattr(&self.path, ATTRIBUTE, self.deployment_id.as_bytes(), XattrFlags::empty()) {
+            Err(Errno::NOTSUP | Errno::PERM | Errno::NOSPC) => self.write_file()?,
+            marked => marked?,
+        }
         fs::File::open(&self.path)?.sync_all()?;
         self.seen = true;
         Ok(())
     }
+
+    fn write_file(&self) -> io::Result<()> {
+        let temporary = self.path.join(format!("{FILE}.{}", std::process::id()));
+        let mut file =
+            OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&temporary)?;
+        writeln!(file, "{}", self.deployment_id)?;
+        file.sync_all()?;
+        fs::rename(&temporary, self.path.join(FILE))
+    }
 }
 
-/// What the marker in `root` says to the deployment with this id. Blocks.
+/// What the marker of `root` says to the deployment with this id. Blocks.
 pub(crate) fn marked(root: &Path, deployment_id: &str) -> io::Result<Marked> {
-    let marker = match fs::File::open(root.join(MARKER)) {
-        Ok(marker) => marker,
+    let text = match fs::File::open(root.join(FILE)) {
+        Ok(file) => Some(io::read_to_string(io::Read::take(file, MAX_MARKER_BYTES as u64))?),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            return match fs::metadata(root) {
-                Ok(found) if found.is_dir() => Ok(Marked::Unmarked),
-                Ok(_) => Err(io::ErrorKind::NotADirectory.into()),
-                Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Marked::Missing),
-                Err(error) => Err(error),
-            };
+            match fs::metadata(root) {
+                Ok(found) if found.is_dir() => {}
+                Ok(_) => return Err(io::ErrorKind::NotADirectory.into()),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Marked::Missing),
+                Err(error) => return Err(error),
+            }
+            attribute(root)?
         }
         Err(error) => return Err(error),
     };
-    let text = io::read_to_string(io::Read::take(marker, MAX_MARKER_BYTES))?;
-    let id = text.trim();
-    Ok(if id == deployment_id { Marked::Ours } else { Marked::Others(id.to_owned()) })
+    Ok(match text.as_deref().map(str::trim) {
+        None => Marked::Unmarked,
+        Some(id) if id == deployment_id => Marked::Ours,
+        Some(id) => Marked::Others(id.to_owned()),
+    })
+}
+
+fn attribute(root: &Path) -> io::Result<Option<String>> {
+    let mut value = [0; MAX_MARKER_BYTES];
+    match getxattr(root, ATTRIBUTE, &mut value[..]) {
+        Ok(length) => Ok(Some(String::from_utf8_lossy(value.get(..length).unwrap_or_default()).into_owned())),
+        Err(Errno::NODATA | Errno::NOTSUP) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Takes the marker away, however it is kept.
+#[cfg(test)]
+pub(crate) fn unmark(root: &Path) {
+    let _ = fs::remove_file(root.join(FILE));
+    let _ = rustix::fs::removexattr(root, ATTRIBUTE);
 }
 
 #[cfg(test)]
@@ -210,12 +242,14 @@ mod tests {
         let mut fresh = root(folder.path(), KnownData::default());
         fresh.check().unwrap();
         fresh.check().unwrap();
-        let marker = fs::read_to_string(folder.path().join("engines").join(MARKER)).unwrap();
-        assert_eq!(marker, "d1\n");
+        let path = folder.path().join("engines");
+        assert_eq!(marked(&path, "d1").unwrap(), Marked::Ours);
         // What has been marked is never taken for a fresh one again.
-        fs::remove_file(folder.path().join("engines").join(MARKER)).unwrap();
+        unmark(&path);
         assert!(fresh.check().is_err());
-        fs::write(folder.path().join("engines").join(MARKER), marker).unwrap();
+        // By hand, as the message says.
+        fs::write(path.join(FILE), "d1\r\n\n").unwrap();
+        fresh.check().unwrap();
         // With data, too, it is ours from now on.
         root(folder.path(), KnownData { any: true, engines: vec![EngineId::new()] }).check().unwrap();
     }
@@ -252,6 +286,16 @@ mod tests {
         let said = ours.logged.unwrap();
         assert!(said.contains("another deployment, d2; this one is d1"), "{said}");
         assert_eq!(marked(&path, "d2").unwrap(), Marked::Ours);
+    }
+
+    #[test]
+    fn where_there_are_no_attributes_the_marker_is_a_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let fresh = root(folder.path(), KnownData::default());
+        fs::create_dir(&fresh.path).unwrap();
+        fresh.write_file().unwrap();
+        assert_eq!(marked(&fresh.path, "d1").unwrap(), Marked::Ours);
+        assert_eq!(marked(&fresh.path, "d2").unwrap(), Marked::Others("d1".to_owned()));
     }
 
     #[test]

@@ -9,7 +9,7 @@ use super::ledger::{Entry, Ledger};
 use super::ports::PortRule;
 use super::row::{EngineRow, select_engines};
 use super::{Registry, RegistryError, Seat, Standing};
-use crate::backend::{Instance, KnownData};
+use crate::backend::Instance;
 use crate::fleet::lifecycle::Change;
 use crate::sabotage::{self, Saboteur};
 
@@ -121,26 +121,6 @@ impl Registry {
     pub(crate) async fn running_engines(&self) -> Result<Vec<EngineRow>, RegistryError> {
         let query = sqlx::query(RUNNING_OR_CLAIMED);
         self.set_aside.read(&within(query.fetch_all(&self.reads)).await?)
-    }
-
-    /// How many engines run or are being changed.
-    pub(crate) async fn count_running(&self) -> Result<u64, RegistryError> {
-        let query =
-            sqlx::query("SELECT COUNT(*) FROM engines WHERE status = 'running' OR claim_kind IS NOT NULL");
-        let count: i64 = within(query.fetch_one(&self.reads)).await?.try_get(0)?;
-        Ok(count.unsigned_abs())
-    }
-
-    /// What there is to know of the engines' data.
-    pub(crate) async fn known_data(&self) -> Result<KnownData, RegistryError> {
-        const SOME: i64 = 64;
-        let engines = sqlx::query("SELECT engine_id FROM engines ORDER BY engine_id LIMIT $1").bind(SOME);
-        let engines = within(engines.fetch_all(&self.reads)).await?;
-        let provisioned = sqlx::query("SELECT COUNT(*) FROM products WHERE provisions > 0");
-        let provisioned: i64 = within(provisioned.fetch_one(&self.reads)).await?.try_get(0)?;
-        let any = !engines.is_empty() || provisioned > 0;
-        let ids: Vec<String> = engines.iter().map(|row| row.try_get(0)).collect::<Result<_, _>>()?;
-        Ok(KnownData { any, engines: ids.iter().filter_map(|id| id.parse().ok()).collect() })
     }
 
     /// The key that a rotation of this engine has pending.

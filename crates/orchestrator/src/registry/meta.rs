@@ -1,9 +1,10 @@
-//! Facts about the deployment: its id, its host, and the canary of its master key.
+//! Facts about the deployment: its id, its host, the canary of its master key, and what data it should have.
 
 use sqlx::Row as _;
 
 use super::access::within;
 use super::{Registry, RegistryError};
+use crate::backend::KnownData;
 
 /// The name of the deployment's id in the table.
 pub(crate) const DEPLOYMENT_ID: &str = "deployment_id";
@@ -38,5 +39,25 @@ impl Registry {
         within(replace.execute(&mut *transaction)).await?;
         within(transaction.commit()).await?;
         Ok(())
+    }
+
+    /// How many engines run or are being changed.
+    pub(crate) async fn count_running(&self) -> Result<u64, RegistryError> {
+        let query =
+            sqlx::query("SELECT COUNT(*) FROM engines WHERE status = 'running' OR claim_kind IS NOT NULL");
+        let count: i64 = within(query.fetch_one(&self.reads)).await?.try_get(0)?;
+        Ok(count.unsigned_abs())
+    }
+
+    /// What there is to know of the engines' data.
+    pub(crate) async fn known_data(&self) -> Result<KnownData, RegistryError> {
+        const SOME: i64 = 64;
+        let engines = sqlx::query("SELECT engine_id FROM engines ORDER BY engine_id LIMIT $1").bind(SOME);
+        let engines = within(engines.fetch_all(&self.reads)).await?;
+        let provisioned = sqlx::query("SELECT COUNT(*) FROM products WHERE provisions > 0");
+        let provisioned: i64 = within(provisioned.fetch_one(&self.reads)).await?.try_get(0)?;
+        let any = !engines.is_empty() || provisioned > 0;
+        let ids: Vec<String> = engines.iter().map(|row| row.try_get(0)).collect::<Result<_, _>>()?;
+        Ok(KnownData { any, engines: ids.iter().filter_map(|id| id.parse().ok()).collect() })
     }
 }

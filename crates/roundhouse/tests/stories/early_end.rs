@@ -16,18 +16,21 @@ use crate::support::{Deployment, Orchestrator};
 /// up for the moment.
 const SPAN: Duration = Duration::from_secs(12);
 
+/// A database that hangs is given up for good after some five seconds: the instants before that are tried.
+const UNTIL_GIVEN_UP: Duration = Duration::from_secs(4);
+
 /// What an end may take: 30 seconds for what is in flight, and a moment.
 const LIMIT: Duration = Duration::from_secs(31);
 
-fn instants() -> impl Iterator<Item = Duration> {
+fn instants(span: Duration) -> impl Iterator<Item = Duration> {
     let count =
         env::var("ROUNDHOUSE_TEST_EARLY_ENDS").ok().and_then(|count| count.parse().ok()).unwrap_or(4_u32);
-    (0..count).map(move |number| SPAN / count * number)
+    (0..count).map(move |number| span / count * number)
 }
 
-/// Launches an orchestrator over and over, and ends it after each of the instants.
-async fn ends_in_time(launch: impl Fn() -> Orchestrator) {
-    for instant in instants() {
+/// Launches an orchestrator over and over, and ends it after each of the instants in `span`.
+async fn ends_in_time(span: Duration, launch: impl Fn() -> Orchestrator) {
+    for instant in instants(span) {
         let orchestrator = launch();
         // The instant is what is tried.
         tokio::time::sleep(instant).await;
@@ -56,7 +59,7 @@ async fn while_the_docker_daemon_hangs() {
     let place = Deployment::plain();
     let (_listener, path) = silent_daemon(&place);
     let place = place.with("ORCH_DOCKER_SOCKET", path.to_str().unwrap());
-    ends_in_time(|| place.launch_with("ORCH_BACKEND", "docker")).await;
+    ends_in_time(SPAN, || place.launch_with("ORCH_BACKEND", "docker")).await;
     the_next_one_begins(&place).await;
 }
 
@@ -65,7 +68,7 @@ async fn while_the_docker_daemon_is_away() {
     let place = Deployment::plain();
     let path = place.fleet.home.path().join("nobody.sock");
     let place = place.with("ORCH_DOCKER_SOCKET", path.to_str().unwrap());
-    ends_in_time(|| place.launch_with("ORCH_BACKEND", "docker")).await;
+    ends_in_time(SPAN, || place.launch_with("ORCH_BACKEND", "docker")).await;
     the_next_one_begins(&place).await;
 }
 
@@ -74,7 +77,7 @@ async fn while_the_database_hangs() {
     let place = Deployment::plain();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("postgres://nobody@{}/none?sslmode=disable", listener.local_addr().unwrap());
-    ends_in_time(|| place.launch_with("ORCH_DATABASE_URL", &url)).await;
+    ends_in_time(UNTIL_GIVEN_UP, || place.launch_with("ORCH_DATABASE_URL", &url)).await;
 }
 
 /// Another orchestrator has it: those that are ended are its standbys.
@@ -82,6 +85,6 @@ async fn while_the_database_hangs() {
 async fn while_another_holds_the_registry() {
     let place = Deployment::plain();
     let first = place.start().await;
-    ends_in_time(|| place.launch_second()).await;
+    ends_in_time(SPAN, || place.launch_second()).await;
     first.end(Signal::TERM).await.well();
 }

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
+use crate::backend::unmark;
 use crate::testing::{Call, Caller, TestApp, short};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -139,14 +140,17 @@ async fn a_root_without_a_marker_is_known_by_an_engines_folder() {
     let app = TestApp::new().await;
     let key = with_engines(&app).await;
     let root = app.data_root();
-    fs::remove_file(root.join(".roundhouse-deployment")).unwrap();
+    unmark(&root);
     let app = app.killed().await;
     app.begin().await;
     let product = Caller { app: &app, key: key.clone() };
     assert_refused(product.start("stopped").await, "without any engine's folder");
     fs::create_dir(root.join(product.get("stopped").await.1["engine_id"].as_str().unwrap())).unwrap();
     assert_eq!(short(product.start("stopped").await), "200 running");
-    assert!(root.join(".roundhouse-deployment").exists());
+    // It has a marker from now on.
+    fs::remove_dir_all(&root).unwrap();
+    fs::create_dir(&root).unwrap();
+    assert_refused(product.provision("new").await, "unmarked again");
 }
 
 #[tokio::test]
