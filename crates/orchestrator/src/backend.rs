@@ -163,7 +163,7 @@ pub(crate) trait EngineBackend: Send + Sync + 'static {
     /// Whether nothing on the host holds `port`. Does not block.
     fn port_is_free(&self, port: u16) -> bool;
 
-    /// Whether the engine's folder is there.
+    /// Whether the engine's folder is there, with its brain in it.
     fn has_data(&self, engine_id: EngineId) -> Answer<'_, bool>;
 
     /// Launches an engine, after any earlier process or container of it is gone. Its folder is made by its first

@@ -403,8 +403,9 @@ async fn open_registry(
 /// Makes sure that no engine runs on another host than `here`, where this is known, and that the next orchestrator
 /// knows this one's.
 async fn check_host(config: &Config, registry: &Registry, here: Option<Host>) -> Result<(), OpenError> {
-    let Some(here) = here else { return Ok(()) };
     let database = &config.database;
+    // A SQLite file is on the host that uses it, and its lock with it: who moves it has ended what used it.
+    let Some(here) = here.filter(|_| matches!(database, DatabaseUrl::Postgres(_))) else { return Ok(()) };
     let failed = |error| of_registry(database, error);
     let last = registry.fact(HOST, &here.to_string()).await.map_err(failed)?;
     let Some(last) = Host::parse(&last).filter(|last| !last.is(&here)) else { return Ok(()) };

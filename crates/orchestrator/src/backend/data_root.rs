@@ -29,7 +29,7 @@ const MAX_MARKER_BYTES: usize = 256;
 /// What the registry knows of the engines whose data the root should hold.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct KnownData {
-    /// Whether an engine was ever provisioned: then there may be data to lose.
+    /// Whether there are engines: then there is data to lose.
     pub(crate) any: bool,
     /// Some of the engines that there are. A root without a marker that holds the folder of one of them was made by a
     /// version that wrote none.
@@ -66,7 +66,7 @@ pub(crate) enum NoData {
     Silent,
     /// The root is as it should be; the folder of one engine is missing in it.
     #[error(
-        "this engine's own folder is missing. Put it back; or delete the engine, if its data is to be given up"
+        "this engine's own folder is missing or empty. Put it back; or delete the engine, if its data is to be given up"
     )]
     OwnFolder,
 }

@@ -345,7 +345,7 @@ impl EngineBackend for DockerBackend {
 
     fn has_data(&self, engine_id: EngineId) -> Answer<'_, bool> {
         let folder = self.inner.folders.of(engine_id);
-        Box::pin(blocking(move || folder.exists()))
+        Box::pin(blocking(move || folder.has_brain()))
     }
 
     fn launch(&self, launch: Launch) -> Answer<'_, Instance> {

@@ -21,6 +21,9 @@ pub(super) struct Folder {
     path: PathBuf,
 }
 
+/// The file of an engine's brain in its folder: the container contract names it.
+const BRAIN: &str = "brain.sqlite";
+
 /// How much of a log's end is searched for its last lines.
 const TAIL_BYTES: u64 = 64 * 1024 * 1024;
 /// How much of a line is shown: 10,000 lines, the most that are asked for, must fit into memory.
@@ -62,9 +65,9 @@ impl Folder {
         }
     }
 
-    /// Whether it is there.
-    pub(super) fn exists(&self) -> io::Result<bool> {
-        fs::exists(&self.path)
+    /// Whether an engine's brain is in it. An empty folder may be the place of a disk that is not mounted.
+    pub(super) fn has_brain(&self) -> io::Result<bool> {
+        fs::exists(self.path.join(BRAIN))
     }
 
     /// Makes the folder the property of a user and a group, unless it is already.

@@ -20,11 +20,13 @@ const BATCH: usize = 1_024;
 /// Removes the directory at `path`. Blocks. Fails with the path of what cannot be removed; what was removed until then
 /// is gone, and a later call goes on.
 pub(super) fn remove_all(path: &Path) -> io::Result<()> {
-    let root = open_dir(CWD, path).map_err(|error| named(path, error))?;
+    // From the folder on: its product may know it, and not where the folder is.
+    let shown = Path::new(path.file_name().unwrap_or(path.as_os_str()));
+    let root = open_dir(CWD, path).map_err(|error| named(shown, error))?;
     let mut moved = 0_u64;
     // What an earlier, interrupted removal has moved up is emptied like any other.
     loop {
-        let batch = entries(&root).map_err(|error| named(path, error))?;
+        let batch = entries(&root).map_err(|error| named(shown, error))?;
         if batch.is_empty() {
             break;
         }
@@ -35,10 +37,10 @@ pub(super) fn remove_all(path: &Path) -> io::Result<()> {
             } else {
                 unlinkat(&root, &*name, AtFlags::empty()).map_err(io::Error::from)
             };
-            removed.map_err(|error| named(&path.join(name.to_string_lossy().as_ref()), error))?;
+            or_gone(removed).map_err(|error| named(&shown.join(name.to_string_lossy().as_ref()), error))?;
         }
     }
-    fs::remove_dir(path).map_err(|error| named(path, error))
+    fs::remove_dir(path).map_err(|error| named(shown, error))
 }
 
 /// Empties the directory `name` of `root`: its files are removed, its subdirectories moved into `root`.
@@ -51,18 +53,18 @@ fn empty(root: BorrowedFd<'_>, name: &CStr, moved: &mut u64) -> io::Result<()> {
         }
         for (name, is_dir) in batch {
             if !is_dir {
-                unlinkat(&dir, &*name, AtFlags::empty())?;
+                or_gone(unlinkat(&dir, &*name, AtFlags::empty()).map_err(io::Error::from))?;
                 continue;
             }
             // To be moved it has to be writable, for its `..` changes.
-            drop(open_dir(dir.as_fd(), &*name)?);
+            or_gone(open_dir(dir.as_fd(), &*name).map(drop))?;
             loop {
                 let unique = CString::new(format!(".removed-{moved}"))?;
                 *moved += 1;
                 match renameat(&dir, &*name, root, &*unique) {
                     // Left behind by an earlier removal.
-                    Err(Errno::EXIST | Errno::NOTEMPTY) => {}
-                    renamed => break renamed?,
+                    Err(Errno::EXIST | Errno::NOTEMPTY | Errno::NOTDIR) => {}
+                    renamed => break or_gone(renamed.map_err(io::Error::from))?,
                 }
             }
         }
@@ -109,6 +111,14 @@ fn entries(dir: &OwnedFd) -> io::Result<Vec<(CString, bool)>> {
     Ok(entries)
 }
 
+/// What is gone already is as it was wanted; only that the folder itself is missing is for the caller to know.
+fn or_gone(done: io::Result<()>) -> io::Result<()> {
+    match done {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        done => done,
+    }
+}
+
 fn named(path: &Path, error: impl Into<io::Error>) -> io::Error {
     let error = error.into();
     if error.kind() == io::ErrorKind::NotFound {
@@ -143,6 +153,7 @@ mod tests {
         fs::write(deep.join("file"), "").unwrap();
         fs::create_dir(root.join(".removed-0")).unwrap();
         fs::write(root.join(".removed-0/left"), "").unwrap();
+        fs::write(root.join(".removed-1"), "a file of that name").unwrap();
         symlink(&outside, deep.join("link")).unwrap();
         symlink("/nowhere", root.join("dangling")).unwrap();
         for (path, mode) in [(&deep, 0o555), (&deep.parent().unwrap().to_owned(), 0), (&root, 0o500)] {
@@ -181,6 +192,6 @@ mod tests {
         let file = folder.path().join("file");
         fs::write(&file, "").unwrap();
         let error = remove_all(&file).unwrap_err().to_string();
-        assert!(error.contains(file.to_str().unwrap()), "{error}");
+        assert!(error.starts_with("file cannot be removed"), "{error}");
     }
 }

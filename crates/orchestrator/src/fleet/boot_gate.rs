@@ -2,7 +2,7 @@
 //!
 //! A host takes so many launches at a time; more would only wait inside the backend, against its deadline. Boots that
 //! hang keep their permits for a long time, so no product gets all of them: whoever asks is given at most half of the
-//! permits that others leave. However many products' boots hang, the next product finds a permit. Those that
+//! permits that others leave: the boots of four products may hang, and a fifth still finds a permit. Those that
 //! somebody waits for go first, and among them those of the product that holds the fewest.
 
 use std::collections::HashMap;
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn however_many_products_hang_the_next_one_finds_a_permit() {
+    fn while_the_boots_of_four_products_hang_a_fifth_finds_a_permit() {
         let gate = BootGate::of(16, 8);
         let mut held = Vec::new();
         for expected in [8, 4, 2, 1, 1] {

@@ -51,12 +51,16 @@ impl Fleet {
         if let Err(error) = self.backend.stop(row.engine_id, GRACE).await
             && !self.has_ended(&row).await
         {
-            // It may have been told to end, and end later: that is no crash. So the row keeps its claim, and the
-            // stop is finished as soon as the engine has ended, or by the next comparison.
             tracing::warn!(engine.id = %row.engine_id, %error, "An engine did not come to rest in time.");
-            if sabotage::by(Saboteur::ForgetStop) {
+            if quiesced {
+                // Nobody asked for this sleep, and its user may come at any time: it goes on as if nothing had been.
+                self.lift_quiesce(&row).await;
+            }
+            if flight.change == Change::Sleep || sabotage::by(Saboteur::ForgetStop) {
                 self.settle(&row, Next::Unchanged, None).await.map_err(Ended::unsettled)?;
             }
+            // An engine that was asked to stop may have been told to end, and end later: that is no crash. So the row
+            // keeps its claim, and the stop is finished as soon as the engine has ended, or by the next comparison.
             return Err(error.into());
         }
         let took = self.clock.monotonic().saturating_sub(begun);

@@ -106,24 +106,19 @@ pub(super) async fn proxy(
 
 impl Carrier {
     /// Sends the request to its engine, and gives the answer as soon as it begins. The engine has [`ANSWER`] for that
-    /// from when it has all of the request.
+    /// from when it has all of the request, and for each piece of the request that it is to take.
     async fn carry(&self, request: Request) -> Result<Response, ApiError> {
-        let sent = Arc::new(Notify::new());
+        let progress = Arc::new(Notify::new());
         let late = {
-            let sent = Arc::clone(&sent);
-            async move {
-                sent.notified().await;
-                tokio::time::sleep(ANSWER).await;
-            }
+            let progress = Arc::clone(&progress);
+            // A caller that sends nothing is given up before that, by the service itself.
+            async move { while tokio::time::timeout(ANSWER, progress.notified()).await.is_ok() {} }
         };
         // The client drops a body that it is through with, whether it read to its end, to its last byte by
         // Content-Length, or never looked at it because there is none: the stream owns what notices that.
-        let whole = NotifyOnDrop(sent);
-        let request = request.map(|body| {
-            Body::from_stream(body.into_data_stream().inspect(move |_| {
-                let _owned = &whole;
-            }))
-        });
+        let whole = NotifyOnDrop(progress);
+        let request = request
+            .map(|body| Body::from_stream(body.into_data_stream().inspect(move |_| whole.0.notify_one())));
         let answered = tokio::select! {
             answered = self.0.request(request) => Some(answered),
             () = late => None,
@@ -222,6 +217,8 @@ mod tests {
             ("POST", Body::from("{}"), Some(2)),
             ("POST", streamed(), None),
             ("DELETE", Body::empty(), None),
+            // More than the connection takes while nobody reads.
+            ("POST", Body::from(vec![b' '; 64 << 20]), Some(64 << 20)),
         ] {
             let request = Request::builder().method(method).uri(format!("http://{address}/tasks"));
             let request = match length {

@@ -54,9 +54,7 @@ impl Registry {
         const SOME: i64 = 64;
         let engines = sqlx::query("SELECT engine_id FROM engines ORDER BY engine_id LIMIT $1").bind(SOME);
         let engines = within(engines.fetch_all(&self.reads)).await?;
-        let provisioned = sqlx::query("SELECT COUNT(*) FROM products WHERE provisions > 0");
-        let provisioned: i64 = within(provisioned.fetch_one(&self.reads)).await?.try_get(0)?;
-        let any = !engines.is_empty() || provisioned > 0;
+        let any = !engines.is_empty();
         let ids: Vec<String> = engines.iter().map(|row| row.try_get(0)).collect::<Result<_, _>>()?;
         Ok(KnownData { any, engines: ids.iter().filter_map(|id| id.parse().ok()).collect() })
     }

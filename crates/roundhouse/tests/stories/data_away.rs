@@ -65,6 +65,7 @@ async fn after_a_reboot_without_the_disk_nothing_is_made_and_with_it_all_is_as_i
         })
         .await;
         assert_eq!(product.status("ada").await, "running");
+        assert_eq!(root.exists(), is_there, "the root was made");
         assert_eq!(fs::read_dir(&root).map_or(0, Iterator::count), 0, "something was made");
         orchestrator.end(Signal::TERM).await.well();
     }
