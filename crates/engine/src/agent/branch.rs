@@ -164,15 +164,12 @@ impl Branch {
         }
     }
 
-    /// Whether working memory has room for these too, each in the place of what its key had.
+    /// Whether working memory has room for these too, each in the place of what its key had. What makes it no larger always
+    /// fits: a version without a bound may have filled it.
     pub(super) fn has_room_for(&self, writes: &[MemoryWrite]) -> bool {
-        let all = self.written.iter().map(|(_, write)| write).chain(writes);
-        let bytes = |write: &MemoryWrite| match &write.value {
-            // How a value is taken out.
-            serde_json::Value::Null => 0,
-            value => write.key.len() + value.to_string().len(),
-        };
-        rewrite::memory(all).into_iter().map(bytes).sum::<usize>() <= MAX_MEMORY
+        let before = || self.written.iter().map(|(_, write)| write);
+        let after = memory_bytes(before().chain(writes));
+        after <= MAX_MEMORY || after <= memory_bytes(before())
     }
 
     /// A tool wrote to working memory.
@@ -243,5 +240,38 @@ impl Branch {
                 Ok(at + usize::from(users))
             }
         }
+    }
+}
+/// What working memory takes after these writes: the keys and values that hold.
+fn memory_bytes<'a>(writes: impl Iterator<Item = &'a MemoryWrite>) -> usize {
+    let bytes = |write: &MemoryWrite| match &write.value {
+        // How a value is taken out.
+        serde_json::Value::Null => 0,
+        value => write.key.len() + value.to_string().len(),
+    };
+    rewrite::memory(writes).into_iter().map(bytes).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    #[test]
+    fn memory_that_is_over_its_bound_already_can_be_made_smaller() {
+        let write = |key: &str, value: Value| MemoryWrite { key: key.into(), value };
+        let mut branch = Branch::default();
+        // As a version without a bound left it.
+        for key in ["a", "b", "c"] {
+            branch.wrote(write(key, json!("x".repeat(MAX_MEMORY / 2))));
+        }
+        assert!(branch.has_room_for(&[write("a", Value::Null)]));
+        assert!(branch.has_room_for(&[write("a", json!("shorter"))]));
+        assert!(!branch.has_room_for(&[write("d", json!("more"))]));
+        for key in ["a", "b"] {
+            branch.wrote(write(key, Value::Null));
+        }
+        assert!(branch.has_room_for(&[write("d", json!("more"))]));
     }
 }

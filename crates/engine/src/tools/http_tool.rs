@@ -153,7 +153,11 @@ async fn answer(response: Response, memory: &MemoryBudget) -> Result<String, Too
     }
     let body = read_large_body(response, MAX_BODY, memory).await.map_err(|error| match error {
         BodyError::Broken(error) => failed(&error),
-        BodyError::NoMemory(reason) => ToolError(format!("the answer is not read: {reason}")),
+        // Whatever it does is done: asked for again, it would be done twice.
+        BodyError::NoMemory(_) => ToolError(format!(
+            "the server took the request and answered {status}; its answer is too large to be read while other work \
+             needs the memory. Do not repeat the request unless it changes nothing"
+        )),
     })?;
     let text = decode(&body.bytes, &content_type);
     if text.contains('\0') {
