@@ -21,8 +21,8 @@ const LAUNCH: Duration = Duration::from_secs(15);
 const REMOVAL: Duration = Duration::from_secs(15);
 /// What a stop may take beyond its grace.
 const AFTER_GRACE: Duration = Duration::from_secs(5);
-/// A listing of everything.
-const LISTING: Duration = Duration::from_secs(10);
+/// A listing of everything: readiness waits for the first one.
+const LISTING: Duration = Duration::from_secs(7);
 
 /// A backend whose every call ends in bounded time: late, it counts as out of reach. What would make, remove or
 /// conclude something from the engines' data is asked only while that is there.

@@ -158,6 +158,13 @@ impl BootGate {
         }
     }
 
+    /// How many permits are held, and how many are waited for.
+    #[cfg(test)]
+    pub(super) fn counts(&self) -> (usize, usize) {
+        let state = lock(&self.state);
+        (state.boots.held.values().sum(), state.waiting.len())
+    }
+
     /// Somebody waits for the restart of `engine_id` from now on.
     pub(super) fn hurry(&self, engine_id: EngineId) {
         for waiting in &mut lock(&self.state).waiting {

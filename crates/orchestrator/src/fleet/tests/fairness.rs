@@ -24,18 +24,25 @@ async fn lesson_o23_boots_that_hang_hold_up_no_other_product() {
         quiet.stop(user).await;
     }
     // All of them fail, and hang as they are launched again, for ever as far as this test goes.
-    for engine_id in &broken {
+    let (gate, launches) = (&app.orchestrator.fleet().boot_gate, app.backend.count(Call::Launch));
+    for _ in 0..100 {
         app.backend.script(Call::Launch, Fault::Hang);
+    }
+    for engine_id in &broken {
         app.backend.crash(*engine_id);
     }
-    let launches = app.backend.count(Call::Launch);
-    app.step_until(SECOND / 4, async || app.backend.count(Call::Launch) >= launches + 4).await;
+    // All who want a permit have one, and hang, or wait for one.
+    let all_hang = |wanted: usize| {
+        let (held, waiting) = gate.counts();
+        held + waiting == wanted && app.backend.count(Call::Launch) == launches + held
+    };
+    app.step_until(SECOND / 4, async || all_hang(12)).await;
     let hanging = async {
         let more = (0..50).map(|user| format!("more{user}")).collect::<Vec<_>>();
         futures::future::join_all(more.iter().map(|user| noisy.provision(user))).await
     };
     let meanwhile = async {
-        app.until(|| app.backend.count(Call::Launch) >= launches + 8).await;
+        app.until(|| all_hang(62)).await;
         app.backend.mend();
         let before = app.elapsed();
         assert_eq!(short(quiet.start("sleeps").await), "200 running");
