@@ -91,4 +91,5 @@ mod tasks;
 mod tools;
 mod turn_limits;
 mod unknown_usage;
+mod upgrades;
 mod working_memory;
