@@ -45,6 +45,7 @@ use service::clock::Clock;
 use tokio::sync::{Semaphore, broadcast, watch};
 use tokio_util::sync::CancellationToken;
 
+pub(crate) use calls::Reach;
 pub use error::FleetError;
 pub(crate) use events::{Follower, Told};
 pub(crate) use policies::may_act;

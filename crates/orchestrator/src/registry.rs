@@ -11,6 +11,7 @@ mod chain;
 mod engines;
 mod error;
 mod figures;
+mod generation;
 mod hold;
 mod ledger;
 mod meta;

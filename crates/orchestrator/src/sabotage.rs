@@ -87,6 +87,10 @@ pub(crate) enum Saboteur {
     ReadStrictly,
     /// Forgets a stop that the backend did not carry out in time.
     ForgetStop,
+    /// Acts on what was launched for a later change too.
+    IgnoreGenerations,
+    /// Takes it for granted that engines take the registry's keys.
+    TrustKeys,
 }
 
 /// Whether `saboteur` is at work.

@@ -10,7 +10,9 @@ use service::clock::Clock;
 use tokio::sync::Mutex;
 
 use super::blocking::blocking;
-use super::{Answer, BackendError, Caps, DataRoot, EngineBackend, Exit, Instance, Launch, Listed, NoData};
+use super::{
+    Answer, BackendError, Caps, DataRoot, EngineBackend, Exit, Instance, Launch, Listed, NoData, Target,
+};
 use crate::sabotage::{self, Saboteur};
 
 /// Questions that change nothing.
@@ -90,21 +92,21 @@ impl Bounded {
         self.within(LAUNCH, self.backend.launch(launch)).await
     }
 
-    pub(crate) async fn stop(&self, engine_id: EngineId, grace: Duration) -> Result<(), BackendError> {
-        self.within(grace + AFTER_GRACE, self.backend.stop(engine_id, grace)).await
+    pub(crate) async fn stop(&self, target: Target, grace: Duration) -> Result<(), BackendError> {
+        self.within(grace + AFTER_GRACE, self.backend.stop(target, grace)).await
     }
 
-    pub(crate) async fn kill(&self, engine_id: EngineId) -> Result<(), BackendError> {
-        self.within(REMOVAL, self.backend.kill(engine_id)).await
+    pub(crate) async fn kill(&self, target: Target) -> Result<(), BackendError> {
+        self.within(REMOVAL, self.backend.kill(target)).await
     }
 
-    pub(crate) async fn clear(&self, engine_id: EngineId) -> Result<(), BackendError> {
-        self.within(REMOVAL, self.backend.clear(engine_id)).await
+    pub(crate) async fn clear(&self, target: Target) -> Result<(), BackendError> {
+        self.within(REMOVAL, self.backend.clear(target)).await
     }
 
-    pub(crate) async fn remove(&self, engine_id: EngineId) -> Result<(), BackendError> {
+    pub(crate) async fn remove(&self, target: Target) -> Result<(), BackendError> {
         self.check_data().await?;
-        self.within(REMOVAL, self.backend.remove(engine_id)).await
+        self.within(REMOVAL, self.backend.remove(target)).await
     }
 
     pub(crate) async fn list(&self) -> Result<Vec<Listed>, BackendError> {

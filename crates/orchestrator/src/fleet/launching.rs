@@ -66,7 +66,7 @@ impl Fleet {
     /// reached or had no room: that says nothing about it, and it stays as it was.
     async fn not_launched(&self, seen: &EngineRow, row: &EngineRow, failure: &NotBooted) -> Ended {
         tracing::warn!(engine.id = %row.engine_id, reason = failure.message(), "An engine did not come up.");
-        if let Err(error) = self.backend.kill(row.engine_id).await {
+        if let Err(error) = self.backend.kill(row.target()).await {
             // The row keeps its claim until this is made good.
             tracing::warn!(engine.id = %row.engine_id, %error, "An engine that failed could not be ended yet.");
             return failure.error().into();

@@ -51,7 +51,7 @@ impl Fleet {
                 row.engine_version = before;
                 tracing::warn!(engine.id = %row.engine_id, reason = failure.message(), "A restart failed.");
                 // Until it is ended, the row keeps its claim.
-                self.backend.kill(row.engine_id).await?;
+                self.backend.kill(row.target()).await?;
                 if failure.why.is_about_the_host() {
                     let next = self.failed_for_now(row.restarts.saturating_sub(1));
                     self.settle(&row, next, None).await.map_err(Ended::unsettled)?;
