@@ -49,6 +49,7 @@ mod early_end;
 mod edit_retry;
 mod engine_api;
 mod engine_killed;
+mod erasing;
 mod events;
 mod first_start;
 mod gateway_config;
