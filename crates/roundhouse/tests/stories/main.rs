@@ -67,6 +67,7 @@ mod memory;
 mod memory_bounds;
 mod memory_transfer;
 mod models;
+mod noisy_tenant;
 mod one_engine_per_user;
 mod orchestrator_auth;
 mod orchestrator_input;
