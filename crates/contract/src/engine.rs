@@ -259,6 +259,23 @@ pub struct ListTasks {
     pub offset: Option<Bounded<0, { i64::MAX }>>,
 }
 
+/// Query of `DELETE /tasks/{task_id}`.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+pub struct DeleteTask {
+    /// What goes beside the conversation; nothing by default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub forget: Option<Forget>,
+}
+
+/// What goes with a task beside its conversation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Forget {
+    /// What was learned from it: the records of knowledge that its turns saved, what people said of them, and the
+    /// lessons drawn from that.
+    Knowledge,
+}
+
 /// Answer of `GET /tasks`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Tasks {

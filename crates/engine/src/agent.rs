@@ -11,6 +11,7 @@ mod control;
 mod delegate;
 mod direct;
 mod ending;
+mod erasing;
 mod error;
 mod keeper;
 mod kit;
@@ -64,6 +65,7 @@ use crate::sabotage::{self, Saboteur};
 use crate::skills::Shelf;
 use crate::tools::Outputs;
 pub use direct::DirectError;
+use erasing::Eraser;
 pub use error::AgentError;
 pub(crate) use kit::{Kit, Kits};
 use learning::Learner;
@@ -136,6 +138,7 @@ pub struct Agent {
     transfers: Transfers,
     running: Running,
     learner: Learner,
+    eraser: Eraser,
     turns: TaskTracker,
     /// Cancelled when the engine stops: no turn is begun, and those at work stop after their step.
     stopping: CancellationToken,
@@ -163,6 +166,7 @@ impl Agent {
     pub(crate) fn new(brain: Brain, means: Means) -> Self {
         let (means, running, stopping) = (Arc::new(means), Running::default(), CancellationToken::new());
         let learner = Learner::new(brain.clone(), Arc::clone(&means), running.clone(), stopping.clone());
+        let eraser = Eraser::new(brain.clone(), Arc::clone(&means), stopping.clone());
         Self {
             channels: Channels::new(brain.clone(), Arc::clone(&means.clock)),
             brain,
@@ -170,6 +174,7 @@ impl Agent {
             places: Arc::new(Semaphore::new(MAX_TURNS_AT_ONCE)),
             transfers: Transfers::default(),
             running,
+            eraser,
             learner,
             turns: TaskTracker::new(),
             stopping,
@@ -428,6 +433,7 @@ impl Agent {
         }
         let keeper = keeper::keep(self.brain.clone(), Arc::clone(&self.means));
         self.turns.spawn(until(self.stopping.clone(), keeper));
+        self.turns.spawn(self.eraser.clone().run());
         self.learner.expect_batch()?;
         self.turns.spawn(until(self.stopped.clone(), self.learner.clone().live()));
         Ok(())

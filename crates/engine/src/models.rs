@@ -258,7 +258,8 @@ pub struct Media {
 }
 
 /// One message of a conversation, as a model is sent it.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Message {
     /// From the user.
     User {
@@ -284,7 +285,7 @@ impl Message {
 }
 
 /// A tool's result, as a model is sent it.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ToolReply {
     /// The provider's id of the call.
     pub provider_id: String,

@@ -60,6 +60,9 @@ pub enum AgentError {
     /// The brain's disk does not keep up.
     #[error("too much waits to be stored: the disk is slower than the turns that are running")]
     TooMuchWaiting,
+    /// The workspace could not be read.
+    #[error("the workspace could not be read")]
+    Workspace(#[from] std::io::Error),
     /// Too much is held in memory.
     #[error(transparent)]
     NoMemory(#[from] NoMemory),

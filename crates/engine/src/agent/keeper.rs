@@ -1,5 +1,5 @@
 //! Keeps house: has memory take in what an earlier version of the engine left, and takes the deltas of turns that
-//! ended long ago out of the brain. What the turn came to stays.
+//! ended long ago out of the brain, and removes old copies of it. What the turn came to stays.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use std::time::Duration;
 use contract::Timestamp;
 
 use super::Means;
-use crate::brain::Brain;
+use crate::brain::{Brain, COPY_LIFETIME};
 
 /// How many turns are seen to in one commit, so that no turn at work waits long for it.
 const TURNS_AT_ONCE: u32 = 50;
@@ -28,7 +28,17 @@ pub(super) async fn keep(brain: Brain, means: Arc<Means>) {
                 LONGEST
             }
         };
+        if pause > PAUSE {
+            remove_old_copies(&brain).await;
+        }
         means.clock.sleep(pause).await;
+    }
+}
+
+/// Removes the copies of the brain from before upgrades that nobody will go back to any more.
+async fn remove_old_copies(brain: &Brain) {
+    if let Some(Err(error)) = brain.blocking(|brain| brain.remove_copies(Some(COPY_LIFETIME))).await {
+        tracing::warn!(%error, "An old copy of the brain could not be removed.");
     }
 }
 

@@ -23,7 +23,7 @@ use tokio_util::sync::CancellationToken;
 use super::memory::page;
 use super::running::Running;
 use super::{Agent, AgentError, Means};
-use crate::brain::{Brain, Effect, Opinion, Progress, Spent, Stage};
+use crate::brain::{Brain, Effect, Opinion, Progress, SearchIndex, Spent, Stage};
 use trial::Turned;
 
 /// The most corrections that one batch looks at. The others wait for the next one.
@@ -102,7 +102,7 @@ impl Agent {
     /// Undoes a lesson. Any text is taken for its id.
     pub async fn undo_lesson(&self, id: &str) -> Result<(), AgentError> {
         let undone = match id.parse::<MemoryId>() {
-            Ok(id) => self.brain.write(move |rows| rows.undo_lesson(id)).await?,
+            Ok(id) => self.erasing(SearchIndex::Knowledge, move |rows| rows.undo_lesson(id)).await?,
             Err(_) => false,
         };
         let unknown = || "there is no such lesson in force; GET /memory/lessons lists them".to_owned();

@@ -397,7 +397,7 @@ async fn an_edit_of_a_later_message_and_a_deleted_task_take_nothing_back() {
     assert_eq!(told(&rig).matches("It is Canberra.").count(), 1);
     learn(&rig).await;
     assert_eq!(lessons(&rig).await.len(), 1);
-    within(rig.agent.delete(&task_id("t"))).await.unwrap();
+    within(rig.agent.delete(&task_id("t"), false)).await.unwrap();
     assert_eq!(say(&rig, "new", QUESTION).await, "Canberra.");
     within(rig.agent.undo_lesson(&lessons(&rig).await[0].id.to_string())).await.unwrap();
     assert_eq!(corrections_in_force(&rig), 1);

@@ -10,7 +10,7 @@ use contract::memory::{
 use contract::wire::Bounded;
 
 use super::{Agent, AgentError};
-use crate::brain::{Found, MemoryQuery, NewKnowledge, NotSuperseded, ToKnow};
+use crate::brain::{Found, MemoryQuery, NewKnowledge, NotSuperseded, SearchIndex, ToKnow};
 
 /// How many results a search has where the request does not say.
 const DEFAULT_RESULTS: usize = 10;
@@ -66,7 +66,7 @@ impl Agent {
     /// Deletes a record of knowledge for good. Any text is taken for its id.
     pub async fn delete_knowledge(&self, id: &str) -> Result<(), AgentError> {
         let deleted = match id.parse() {
-            Ok(id) => self.brain.write(move |rows| rows.delete_knowledge(id)).await?,
+            Ok(id) => self.erasing(SearchIndex::Knowledge, move |rows| rows.delete_knowledge(id)).await?,
             Err(_) => false,
         };
         let unknown = || "there is no such record of knowledge; GET /memory/knowledge lists them".to_owned();

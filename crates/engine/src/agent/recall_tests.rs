@@ -97,7 +97,7 @@ async fn what_was_replaced_edited_away_or_deleted_is_not_recalled() {
         "task_id": "b", "message": "Never mind.", "edit_message_id": listed[0].message_id.to_string(),
     });
     rig.run(edit).await;
-    within(rig.agent.delete(&crate::testing::task_id("c"))).await.unwrap();
+    within(rig.agent.delete(&crate::testing::task_id("c"), false)).await.unwrap();
     assert_eq!(recalled(&rig.run(question("d")).await), Vec::<Value>::new());
 }
 

@@ -62,7 +62,7 @@ impl Agent {
     pub async fn delete_skill(&self, name: &str) -> Result<(), AgentError> {
         let CustomSkill { name, .. } = self.own_skill(name).await?;
         let gone = name.clone();
-        if !self.brain.write(move |rows| rows.delete_skill(gone.as_str())).await? {
+        if !self.erasing(None, move |rows| rows.delete_skill(gone.as_str())).await? {
             return Err(AgentError::UnknownSkill);
         }
         self.retire_folder(name).await;

@@ -8,7 +8,7 @@ use contract::{GrantId, TaskId, TurnId};
 use serde_json::Value;
 
 use super::{Agent, AgentError, listing};
-use crate::brain::Brain;
+use crate::brain::{Brain, TaskDeletion};
 use crate::memory_budget::MemoryUse;
 
 /// How many times as large as a journal on the disk it is in memory, with the list that is made of it.
@@ -37,8 +37,8 @@ impl Agent {
         self.read(move |brain| brain.working_memory(task.row)).await
     }
 
-    /// Deletes a task with all that only it had.
-    pub async fn delete(&self, task_id: &TaskId) -> Result<(), AgentError> {
+    /// Deletes a task with all that only it had, and what was learned from it where that is to go too.
+    pub async fn delete(&self, task_id: &TaskId, with_knowledge: bool) -> Result<(), AgentError> {
         let tasks_kept = self.transfers.keep_tasks().await?;
         let recorder = {
             // While one looks nobody begins a turn.
@@ -47,21 +47,25 @@ impl Agent {
             // As a turn takes it: no other turn can begin while the task is being deleted.
             channel.begin(TurnId::new()).map_err(|_| AgentError::Busy)?
         };
+        let outputs = self.means.outputs.kept().await?;
+        let deletion = TaskDeletion { with_knowledge, outputs };
         let (brain, channels, running) = (self.brain.clone(), self.channels.clone(), self.running.clone());
         let task_id = task_id.clone();
         // Goes on by itself, also if the caller is gone: nobody may have the channel before the task is gone.
-        let deletion = self.turns.spawn(async move {
+        let deleting = self.turns.spawn(async move {
             let task = recorder.channel().task();
-            brain.write(move |rows| rows.delete_task(task)).await?;
+            brain.write(move |rows| rows.delete_task(task, &deletion)).await?;
             recorder.forget_published();
             // From here on the name belongs to whoever takes it next.
             let _turns = running.turns();
             channels.forget(&task_id);
             drop(recorder);
             drop(tasks_kept);
-            Ok(())
+            Ok::<_, AgentError>(())
         });
-        deletion.await.unwrap_or(Err(AgentError::Stopping))
+        deleting.await.unwrap_or(Err(AgentError::Stopping))?;
+        self.erase().await;
+        Ok(())
     }
 
     /// What waits for a person, over all tasks.

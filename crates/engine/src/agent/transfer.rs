@@ -132,6 +132,7 @@ impl Agent {
         let (staged, place) = staged.ok_or(AgentError::Stopping)?;
         let staged = staged?;
 
+        let outputs = self.means.outputs.kept().await?;
         let (brain, running, channels) = (self.brain.clone(), self.running.clone(), self.channels.clone());
         let (tasks, stopping) = (Arc::clone(&self.transfers.tasks), self.stopping.clone());
         // Goes on by itself, also if the caller is gone: nobody may begin a turn before it is done.
@@ -143,13 +144,17 @@ impl Agent {
             if mode == ImportMode::Replace && running.turns().any_open() {
                 return Err(AgentError::TurnsUnderWay);
             }
-            let counts = brain.take_over(staged, mode).await?;
+            let counts = brain.take_over(staged, mode, outputs).await?;
             // What they know of tasks is how those were.
             channels.forget_idle();
             drop(place);
             Ok(Imported { status: ImportedStatus::Imported, mode, counts })
         });
-        taking_over.await.unwrap_or(Err(AgentError::Stopping))
+        let imported = taking_over.await.unwrap_or(Err(AgentError::Stopping))?;
+        if mode == ImportMode::Replace {
+            self.erase().await;
+        }
+        Ok(imported)
     }
 }
 
@@ -329,7 +334,7 @@ mod tests {
         let document =
             json!({"version": 1, "knowledge": (0..50).map(record).collect::<Vec<_>>()}).to_string();
         let staged = brain.stage(document.as_bytes()).unwrap();
-        within(brain.take_over(staged, ImportMode::Merge)).await.unwrap();
+        within(brain.take_over(staged, ImportMode::Merge, Vec::new())).await.unwrap();
         let (sender, mut pieces) = mpsc::channel(1);
         let (runtime, patience) = (Handle::current(), Duration::from_millis(50));
         let writing = tokio::task::spawn_blocking(move || {

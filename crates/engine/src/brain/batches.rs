@@ -178,6 +178,9 @@ impl Rows<'_> {
             return Ok(());
         }
         let mut progress = progress.clone();
+        if *effect == Effect::End || self.is_about_gone(&progress.stage)? {
+            progress.stage = Stage::Choosing;
+        }
         match effect {
             Effect::Adopt(lesson) => {
                 // Where it is not, the next batch looks at the correction again, if that is still there.
@@ -196,6 +199,26 @@ impl Rows<'_> {
         )
     }
 
+    /// Whether a stage is about a task that is gone.
+    fn is_about_gone(&self, stage: &Stage) -> Result<bool, Error> {
+        let is_there = |sql: &str, id: String| {
+            self.transaction.prepare_cached(sql)?.query_row([id], |row| row.get::<_, bool>(0))
+        };
+        let correction = "SELECT EXISTS (SELECT 1 FROM feedback WHERE id = ?1 AND task IS NOT NULL)";
+        if let Some(id) = stage.feedback_id()
+            && !is_there(correction, id.to_string())?
+        {
+            return Ok(true);
+        }
+        match stage {
+            Stage::TryingOther { other, .. } | Stage::JudgingOther { other, .. } => {
+                let turn = "SELECT EXISTS (SELECT 1 FROM turns WHERE turn_id = ?1)";
+                Ok(!is_there(turn, other.turn_id.to_string())?)
+            }
+            _ => Ok(false),
+        }
+    }
+
     /// No batch looks at a correction again.
     fn be_done_with(&self, feedback_id: FeedbackId, batch_id: BatchId) -> Result<(), Error> {
         self.execute(
@@ -203,6 +226,21 @@ impl Rows<'_> {
             [feedback_id.to_string(), batch_id.to_string()],
         )
     }
+}
+
+/// Takes out of all batches what is about tasks that are gone. A batch looks for another correction then.
+pub(super) fn reset_trials(rows: &Rows<'_>) -> Result<(), Error> {
+    let mut query = rows.transaction.prepare_cached("SELECT batch, state FROM batches")?;
+    let states = query.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?;
+    for (batch, state) in states.collect::<Result<Vec<(i64, String)>, _>>()? {
+        // One that a later version wrote cannot be read, and begins anew when it is.
+        let Ok(progress) = serde_json::from_str::<Progress>(&state) else { continue };
+        if rows.is_about_gone(&progress.stage)? {
+            let state = json(&Progress { stage: Stage::Choosing, ..progress })?;
+            rows.execute("UPDATE batches SET state = ?2 WHERE batch = ?1", params![batch, state])?;
+        }
+    }
+    Ok(())
 }
 
 /// The batch that is under way, and how far it has come. One that a later version wrote and that this one cannot read

@@ -64,7 +64,7 @@ fn run(file: &Path, woken: &Receiver<()>, overgrown: &AtomicBool) {
             None => schema::connect(file).and_then(|opened| carry_over(connection.insert(opened), "PASSIVE")),
         };
         match carried {
-            Ok(Log { pages, carried }) => {
+            Ok(Log { pages, carried, .. }) => {
                 overgrown.store(pages > OVERGROWN && carried < pages, Ordering::Relaxed);
             }
             Err(error) => {
@@ -78,11 +78,13 @@ fn run(file: &Path, woken: &Receiver<()>, overgrown: &AtomicBool) {
 pub(super) struct Log {
     pages: i64,
     carried: i64,
+    /// Whether nobody was in the way of it.
+    pub(super) is_whole: bool,
 }
 
 /// Carries the log over as `mode` says.
 pub(super) fn carry_over(connection: &Connection, mode: &str) -> Result<Log, rusqlite::Error> {
     connection.query_row(&format!("PRAGMA wal_checkpoint({mode})"), [], |row| {
-        Ok(Log { pages: row.get(1)?, carried: row.get(2)? })
+        Ok(Log { pages: row.get(1)?, carried: row.get(2)?, is_whole: row.get::<_, i64>(0)? == 0 })
     })
 }

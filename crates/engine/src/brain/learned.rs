@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use contract::learning::{CorrectionGiven, Evidence, Lesson, Verdict};
 use contract::memory::Source;
-use contract::{BatchId, FeedbackId, MemoryId, Timestamp};
+use contract::{BatchId, FeedbackId, MemoryId, TaskId, Timestamp};
 use rusqlite::types::Type;
 use rusqlite::{Connection, Error, OptionalExtension as _, Row, params};
 
@@ -78,7 +78,16 @@ impl Rows<'_> {
             let sql = "UPDATE knowledge SET valid_until = ?2 WHERE id = ?1";
             self.execute(sql, params![given.record.to_string(), at.unix_ms()])?;
         }
-        let evidence = Evidence { batch_id, corrections, verdicts: verdicts.clone() };
+        // A turn that was judged may be gone by now.
+        let is_there = "SELECT EXISTS (SELECT 1 FROM turns WHERE turn_id = ?1)";
+        let mut is_there = self.transaction.prepare_cached(is_there)?;
+        let mut standing = Vec::new();
+        for verdict in verdicts {
+            if is_there.query_row([verdict.turn_id.to_string()], |row| row.get(0))? {
+                standing.push(verdict.clone());
+            }
+        }
+        let evidence = Evidence { batch_id, corrections, verdicts: standing };
         let sql = "INSERT INTO lessons (id, evidence, batch)
                    SELECT ?1, ?2, batch FROM batches WHERE id = ?3";
         self.execute(sql, params![id, json(&evidence)?, batch_id.to_string()])?;
@@ -131,6 +140,20 @@ impl Rows<'_> {
         }
         self.execute("DELETE FROM knowledge WHERE id = ?1", [id.to_string()])
     }
+}
+
+/// Takes out of the evidence of all lessons what was judged of turns of a task.
+pub(super) fn remove_verdicts(rows: &Rows<'_>, task_id: &TaskId) -> Result<(), Error> {
+    let mut query = rows.transaction.prepare_cached("SELECT id, evidence FROM lessons")?;
+    let lessons = query.query_map([], |row| Ok((row.get(0)?, read(row, 1)?)))?;
+    for (id, mut evidence) in lessons.collect::<Result<Vec<(String, Evidence)>, _>>()? {
+        let before = evidence.verdicts.len();
+        evidence.verdicts.retain(|verdict| verdict.task_id != *task_id);
+        if evidence.verdicts.len() < before {
+            rows.execute("UPDATE lessons SET evidence = ?2 WHERE id = ?1", params![id, json(&evidence)?])?;
+        }
+    }
+    Ok(())
 }
 
 /// The correction that a lesson was drawn from.

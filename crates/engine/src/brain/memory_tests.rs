@@ -148,7 +148,7 @@ impl Life {
             }
             Act::DeleteTask(number) => {
                 if let Some(task) = self.tasks[*number].take() {
-                    self.write(move |rows| rows.delete_task(task)).await;
+                    self.write(move |rows| rows.delete_task(task, &TaskDeletion::default())).await;
                     for known in &mut self.known {
                         known.by = known.by.filter(|(of, _)| *of != task);
                     }

@@ -277,15 +277,6 @@ impl Rows<'_> {
         self.execute(sql, params![task, hash])
     }
 
-    /// A task is gone, with all that only it had.
-    pub fn delete_task(&self, TaskRow(task): TaskRow) -> Result<(), rusqlite::Error> {
-        self.execute("DELETE FROM media_uses WHERE task = ?1", [task])?;
-        for table in ["pending", "grants", "working_memory", "events", "steps", "turns", "tasks"] {
-            self.execute(&format!("DELETE FROM {table} WHERE task = ?1"), [task])?;
-        }
-        self.execute("DELETE FROM media WHERE hash NOT IN (SELECT hash FROM media_uses)", [])
-    }
-
     /// Takes the deltas out of at most `limit` turns that ended before `before`.
     pub fn fold_deltas(&self, before: Timestamp, limit: u32) -> Result<(), rusqlite::Error> {
         let due =

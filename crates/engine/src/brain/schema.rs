@@ -5,12 +5,12 @@
 //! that an earlier minor version opens the brain too and simply does not use what it does not know. Before a
 //! brain that holds something is changed, a copy of it is kept beside it.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OptionalExtension as _};
 
-use super::BrainError;
+use super::{BrainError, copies};
 
 /// The format, as `user_version` holds it.
 const FORMAT: i64 = 1;
@@ -66,7 +66,7 @@ const BASE: &str = "
 ";
 
 /// What was added to the format since, in this order.
-const ADDITIONS: [&str; 5] = [
+const ADDITIONS: [&str; 6] = [
     "
     ALTER TABLE tasks ADD COLUMN message_count INTEGER NOT NULL DEFAULT 0;
     ALTER TABLE tasks ADD COLUMN updated_at INTEGER NOT NULL DEFAULT 0;
@@ -333,11 +333,20 @@ const ADDITIONS: [&str; 5] = [
         registration TEXT NOT NULL
     ) WITHOUT ROWID;
 ",
+    "
+    -- Deletions of which something may still be left in a file, and where that is, as JSON.
+    CREATE TABLE erasures (
+        erasure INTEGER PRIMARY KEY,
+        remains TEXT NOT NULL
+    );
+",
 ];
 
 /// Opens the write connection and brings the schema up to date.
 pub(super) fn open(file: &Path) -> Result<Connection, BrainError> {
     let failed = |error| BrainError::of(file, error);
+    let unusable = |source| BrainError::Folder { folder: file.parent().unwrap_or(file).to_owned(), source };
+    copies::create(file).map_err(unusable)?;
     let mut connection = Connection::open(file).map_err(failed)?;
     // Before any change to the file: one that is not ours stays as it is.
     let found: i64 = connection.pragma_query_value(None, "user_version", |row| row.get(0)).map_err(failed)?;
@@ -347,17 +356,24 @@ pub(super) fn open(file: &Path) -> Result<Connection, BrainError> {
     if found == 0 && has_tables(&connection).map_err(failed)? {
         return Err(BrainError::Foreign { file: file.to_owned() });
     }
+    copies::make_private(file).map_err(unusable)?;
+    if found == 0 {
+        // Before there is anything in it.
+        connection.pragma_update(None, "auto_vacuum", "incremental").map_err(failed)?;
+    }
+    let applied = applied(&connection).map_err(failed)?;
+    if found == FORMAT && applied < ADDITIONS.len() {
+        connection = copies::keep(connection, file, applied)?;
+    }
     connection.pragma_update(None, "journal_mode", "wal").map_err(failed)?;
+    // What is deleted is overwritten; what SQLite leaves of it all the same is seen to when something is erased.
+    connection.pragma_update(None, "secure_delete", true).map_err(failed)?;
     // A turn is inserted from its task's row, and its steps and events from its own. To have references enforced
     // would make the deletion of each turn search all events of the brain.
     connection.pragma_update(None, "foreign_keys", false).map_err(failed)?;
     set_up(&connection, 512).map_err(failed)?;
     // What one large commit made of the log is given back once it has been carried over.
     connection.pragma_update(None, "journal_size_limit", LOG_KEPT).map_err(failed)?;
-    let applied = applied(&connection).map_err(failed)?;
-    if found == FORMAT && applied < ADDITIONS.len() {
-        snapshot(&connection, file, applied)?;
-    }
     migrate(&mut connection, found, applied).map_err(failed)?;
     // What a statement or a savepoint may have to put back. A turn that is taken into memory has more of it than SQLite
     // keeps by itself, and would make a file for it each time.
@@ -380,31 +396,6 @@ fn applied(connection: &Connection) -> Result<usize, rusqlite::Error> {
         }
         None => Ok(0),
     }
-}
-
-/// Where the copy lies that was made before the brain got its `applied + 1`st addition.
-fn snapshot_file(file: &Path, applied: usize) -> PathBuf {
-    let mut name = file.as_os_str().to_owned();
-    name.push(format!(".before-{}", applied + 1));
-    PathBuf::from(name)
-}
-
-/// Keeps a copy of the brain as it is, in the place of one that an earlier try left.
-fn snapshot(connection: &Connection, file: &Path, applied: usize) -> Result<(), BrainError> {
-    let copy = snapshot_file(file, applied);
-    let mut unfinished = copy.clone().into_os_string();
-    unfinished.push(".tmp");
-    let unfinished = PathBuf::from(unfinished);
-    let refuse = |reason: String| BrainError::Snapshot { copy: copy.clone(), reason };
-    match std::fs::remove_file(&unfinished) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(refuse(error.to_string())),
-        _ => {}
-    }
-    let path = unfinished.to_str().ok_or_else(|| refuse("its path is not valid UTF-8".into()))?;
-    connection.execute("VACUUM INTO ?1", [path]).map_err(|error| refuse(error.to_string()))?;
-    std::fs::rename(&unfinished, &copy).map_err(|error| refuse(error.to_string()))?;
-    tracing::info!(copy = %copy.display(), "The brain is brought up to date; a copy of it as it was is kept.");
-    Ok(())
 }
 
 fn migrate(connection: &mut Connection, found: i64, applied: usize) -> Result<(), rusqlite::Error> {

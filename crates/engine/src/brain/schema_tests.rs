@@ -1,6 +1,7 @@
 //! Brains of every released version are brought up to date, with a copy of each kept as it was.
 
 use std::fs;
+use std::path::PathBuf;
 
 use contract::engine::TaskStatus;
 use pretty_assertions::assert_eq;
@@ -63,8 +64,8 @@ fn a_brain_of_every_release_is_brought_up_to_date_and_a_copy_of_it_kept() {
         drop(brain);
 
         assert_eq!(content(&file), before, "{version}");
-        assert_eq!(content(&snapshot_file(&file, 0)), before, "{version}");
-        assert_eq!(applied(&Connection::open(snapshot_file(&file, 0)).unwrap()).unwrap(), 0);
+        assert_eq!(content(&copies::copy_file(&file, 0)), before, "{version}");
+        assert_eq!(applied(&Connection::open(copies::copy_file(&file, 0)).unwrap()).unwrap(), 0);
         assert_eq!(applied(&Connection::open(&file).unwrap()).unwrap(), ADDITIONS.len());
     }
 }
@@ -85,7 +86,7 @@ fn a_fresh_brain_and_one_that_is_up_to_date_are_not_copied() {
 fn where_no_copy_can_be_kept_nothing_is_changed() {
     let (_folder, file) = brain_of(RELEASED[0].1);
     let before = content(&file);
-    let mut unfinished = snapshot_file(&file, 0).into_os_string();
+    let mut unfinished = copies::copy_file(&file, 0).into_os_string();
     unfinished.push(".tmp");
     fs::create_dir(&unfinished).unwrap();
     let refusal = open(&file).unwrap_err().to_string();
@@ -97,7 +98,7 @@ fn where_no_copy_can_be_kept_nothing_is_changed() {
     fs::remove_dir(&unfinished).unwrap();
     fs::write(&unfinished, "half a copy").unwrap();
     drop(open(&file).unwrap());
-    assert_eq!(content(&snapshot_file(&file, 0)), before);
+    assert_eq!(content(&copies::copy_file(&file, 0)), before);
 }
 
 #[test]

@@ -74,7 +74,7 @@ async fn answers_and_failed_attempts_are_counted_and_nothing_else() {
     assert_eq!(brain.spending_since(at(0)).unwrap(), by_model);
 
     // To delete what was said gives no tokens back.
-    brain.write(move |rows| rows.delete_task(task)).await.unwrap();
+    brain.write(move |rows| rows.delete_task(task, &crate::brain::TaskDeletion::default())).await.unwrap();
     assert_eq!(since(0), (173, Some(at(1_000))));
 }
 

@@ -25,6 +25,7 @@ pub(super) use staging::clear;
 
 use std::io::{Read, Write};
 
+use contract::CallId;
 use contract::transfer::{ImportCounts, ImportMode};
 
 use super::{Brain, WriteError};
@@ -47,10 +48,16 @@ impl Brain {
 
     /// Puts what was staged in force, all of it or nothing. No turn may be about to begin meanwhile, and where the mode
     /// is [`ImportMode::Replace`] there may be no turn at all that has not ended.
-    pub async fn take_over(&self, staged: Staged, mode: ImportMode) -> Result<ImportCounts, WriteError> {
+    /// Of what is replaced the long `outputs` of calls go too.
+    pub async fn take_over(
+        &self,
+        staged: Staged,
+        mode: ImportMode,
+        outputs: Vec<CallId>,
+    ) -> Result<ImportCounts, WriteError> {
         let (first_task, place) = (self.reserve_tasks(staged.tasks()), staged.place());
         // Not moved into the write, which the writer lets go of some time after it is done.
-        self.write(move |rows| rows.take_over(&place, mode, first_task)).await
+        self.write(move |rows| rows.take_over(&place, mode, first_task, &outputs)).await
     }
 }
 

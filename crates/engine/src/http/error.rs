@@ -36,7 +36,7 @@ impl From<AgentError> for ApiError {
                 let advice = "look at the disk that holds the brain, then ask again";
                 return Self::new(ErrorCode::InternalError, format!("{error}; {advice}"));
             }
-            AgentError::Read(_) | AgentError::Unreadable(_) => {
+            AgentError::Read(_) | AgentError::Unreadable(_) | AgentError::Workspace(_) => {
                 tracing::error!(error = &error as &dyn std::error::Error, "A request failed.");
                 return Self::internal();
             }

@@ -1,7 +1,9 @@
 //! `/tasks`: the conversation threads.
 
 use axum::extract::State as Extract;
-use contract::engine::{Deleted, DeletedStatus, ListTasks, TaskMemory, TaskMessages, Tasks};
+use contract::engine::{
+    DeleteTask, Deleted, DeletedStatus, Forget, ListTasks, TaskMemory, TaskMessages, Tasks,
+};
 use contract::wire::Bounded;
 use contract::{ErrorBody, TaskId};
 use service::http::{ApiError, Path, Query};
@@ -76,10 +78,13 @@ pub(super) async fn memory(
     Ok(axum::Json(TaskMemory { memory: shared.agent.working_memory(&task_id).await? }))
 }
 
-/// Deletes a task with all that only it had. A turn must not be under way.
+/// Deletes a task with all that only it had, and erases it from all files. A turn must not be under way.
 #[utoipa::path(
-    delete, path = "/tasks/{task_id}", params(("task_id" = String, Path, description = "The task")),
-    security(("engine_key" = [])),
+    delete, path = "/tasks/{task_id}", security(("engine_key" = [])),
+    params(
+        ("task_id" = String, Path, description = "The task"),
+        ("forget" = Option<Forget>, Query, description = "`knowledge`: what was learned from it goes too"),
+    ),
     responses(
         (status = 200, body = Deleted),
         (status = 400, body = ErrorBody, description = "INVALID_REQUEST"),
@@ -93,7 +98,8 @@ pub(super) async fn delete(
     _: Authenticated,
     Extract(State(shared)): Extract<State>,
     Path(task_id): Path<TaskId>,
+    Query(DeleteTask { forget }): Query<DeleteTask>,
 ) -> Result<axum::Json<Deleted>, ApiError> {
-    shared.agent.delete(&task_id).await?;
+    shared.agent.delete(&task_id, forget == Some(Forget::Knowledge)).await?;
     Ok(axum::Json(Deleted { status: DeletedStatus::Deleted }))
 }

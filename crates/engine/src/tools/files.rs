@@ -105,6 +105,11 @@ impl Workspace {
         self.changing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Where files are read and written.
+    pub(super) fn lane(&self) -> &Lane {
+        &self.lane
+    }
+
     /// Runs `work` where it may block.
     pub(super) async fn blocking(
         &self,

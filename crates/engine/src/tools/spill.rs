@@ -20,6 +20,8 @@ const END: usize = 8 * 1024;
 const MAX_FILE: u64 = 64 * 1024 * 1024;
 /// The folder of these files.
 const FOLDER: &str = "tool-output";
+/// A path in it.
+const ANY_FILE: &str = "tool-output/any";
 /// How many of them are kept, with the one that is written.
 const MAX_FILES: usize = 32;
 /// How many bytes the older ones may have together.
@@ -35,6 +37,27 @@ impl Outputs {
     /// For tools that work in this folder.
     pub(crate) fn new(workspace: &Path) -> Self {
         Self { workspace: Workspace::new(workspace) }
+    }
+
+    /// The calls whose output is in a file.
+    pub(crate) async fn kept(&self) -> io::Result<Vec<CallId>> {
+        let workspace = self.workspace.clone();
+        let kept = self.workspace.lane().run(move || {
+            let Some(folder) = folder(&workspace)? else { return Ok(Vec::new()) };
+            let files = folder.siblings(is_output)?;
+            Ok(files.iter().filter_map(|(name, _)| name.strip_suffix(".txt")?.parse().ok()).collect())
+        });
+        kept.await.unwrap_or_else(|| Ok(Vec::new()))
+    }
+
+    /// Removes the files of these calls.
+    pub(crate) async fn remove(&self, calls: Vec<CallId>) -> io::Result<()> {
+        let workspace = self.workspace.clone();
+        let removed = self.workspace.lane().run(move || {
+            let Some(folder) = folder(&workspace)? else { return Ok(()) };
+            calls.iter().try_for_each(|call_id| folder.remove_sibling(&format!("{call_id}.txt")))
+        });
+        removed.await.unwrap_or(Ok(()))
     }
 
     /// What the model is told of a call: what its tool gave, whole up to `most` bytes.
@@ -209,6 +232,16 @@ fn whole_characters_last(bytes: &[u8], max: usize) -> &[u8] {
 /// Whether a byte of UTF-8 is one behind a character's first.
 pub(super) fn is_inside_character(byte: u8) -> bool {
     byte & 0b1100_0000 == 0b1000_0000
+}
+
+/// The folder of these files, by a file in it; none where there is none, or only the workspace's owner could say why not.
+fn folder(workspace: &Workspace) -> io::Result<Option<Place<'static>>> {
+    if workspace.is_missing(FOLDER) {
+        return Ok(None);
+    }
+    // By the name of a file that is not looked at.
+    let place = workspace.place(ANY_FILE).map_err(|ToolError(reason)| io::Error::other(reason))?;
+    Ok(Some(place))
 }
 
 /// Makes the file `path`, in place of one of an earlier run of the same call, and removes the oldest ones.

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension as _};
 
 use super::keeping::Record;
+use crate::brain::copies;
 
 /// The records as they come, each with its place in its section, counted from 0. They name each other as the document
 /// does, so that the sections may come in any order.
@@ -184,8 +185,10 @@ impl Staging {
     pub(super) fn open(file: &Path) -> Result<Self, rusqlite::Error> {
         clear(file);
         let cleared = Cleared(file.to_owned());
-        let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE;
-        let connection = connect(file, flags, "off")?;
+        let cannot_open = rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_CANTOPEN);
+        copies::create(&staging_file(file))
+            .map_err(|error| rusqlite::Error::SqliteFailure(cannot_open, Some(error.to_string())))?;
+        let connection = connect(file, OpenFlags::SQLITE_OPEN_READ_WRITE, "off")?;
         connection.execute_batch("BEGIN")?;
         connection.execute_batch(TABLES)?;
         Ok(Self { connection, file: cleared })

@@ -3,21 +3,24 @@
 //! What is there stays as it is where the mode is [`ImportMode::Merge`]: a task, a record, a skill whose id or name is
 //! taken is left out of what comes in, with all that belongs to it.
 
+use contract::CallId;
 use contract::transfer::{ImportCounts, ImportMode};
 use rusqlite::types::ToSqlOutput;
 use rusqlite::{Connection, Error, params};
 
 use super::staging::StagedPlace;
 use crate::brain::taking_in::Tail;
-use crate::brain::{Rows, TaskRow};
+use crate::brain::{Remains, Rows, SearchIndex, TaskRow};
 
 impl Rows<'_> {
-    /// Takes over what was staged; its tasks get the rows from `first_task` on.
+    /// Takes over what was staged; its tasks get the rows from `first_task` on. Where it takes the place of what is there,
+    /// the long `outputs` of calls go too.
     pub(in crate::brain) fn take_over(
         &self,
         staged: &StagedPlace,
         mode: ImportMode,
         TaskRow(first_task): TaskRow,
+        outputs: &[CallId],
     ) -> Result<ImportCounts, Error> {
         let staging = staged.open()?;
         // Above what is there now: what is about to be deleted may still be named somewhere.
@@ -28,7 +31,11 @@ impl Rows<'_> {
         let (first_turn, first_step) = (1 + last("turns", "turn")?, 1 + last("steps", "step")?);
         let grants = match mode {
             ImportMode::Merge => Vec::new(),
-            ImportMode::Replace => self.forget_all()?,
+            ImportMode::Replace => {
+                let outputs = outputs.to_vec();
+                self.note_remains(&Remains { outputs, indexes: SearchIndex::ALL.into() })?;
+                self.forget_all()?
+            }
         };
         let taking = Taking { rows: self, staging: &staging };
         staging.execute_batch("BEGIN")?;

@@ -28,7 +28,7 @@ async fn import(brain: &Brain, document: &str, mode: ImportMode) -> Result<Impor
         ImportError::Faulty(reason) => reason,
         error => panic!("{error:?}"),
     })?;
-    let counts = brain.take_over(staged, mode).await.unwrap();
+    let counts = brain.take_over(staged, mode, Vec::new()).await.unwrap();
     assert_eq!(left_over(brain), Vec::<String>::new());
     Ok(counts)
 }
@@ -369,7 +369,7 @@ fn no_damage_to_a_document_does_any_to_the_brain() {
                 let (brain, _folder) = fresh();
                 drop(staged);
                 let again = brain.stage(bytes.as_slice()).unwrap();
-                brain.take_over(again, ImportMode::Replace).await.unwrap();
+                brain.take_over(again, ImportMode::Replace, Vec::new()).await.unwrap();
                 exported(&brain);
                 taken.set(taken.get() + 1);
             }),
