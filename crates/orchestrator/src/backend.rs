@@ -5,6 +5,7 @@
 
 mod blocking;
 mod bounded;
+mod brain_copy;
 mod data_root;
 pub(crate) mod docker;
 mod folder;
@@ -110,6 +111,13 @@ pub(crate) struct Listed {
     pub(crate) alive: bool,
 }
 
+/// A copy of an engine's brain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct BrainCopy {
+    /// The number of the brain's format; none if it is not known.
+    pub(crate) format: Option<u32>,
+}
+
 /// The end of an instance.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Exit {
@@ -201,6 +209,12 @@ pub(crate) trait EngineBackend: Send + Sync + 'static {
 
     /// Ends the engine at once and removes its data.
     fn remove(&self, target: Target) -> Answer<'_, ()>;
+
+    /// Copies the brain of an engine that does not run, in the place of an earlier copy.
+    fn keep_copy(&self, target: Target) -> Answer<'_, BrainCopy>;
+
+    /// Puts the copy of the brain of an engine that does not run in the brain's place.
+    fn restore_copy(&self, target: Target) -> Answer<'_, ()>;
 
     /// What there is with this deployment's label. From then on the ends of all that run are reported.
     fn list(&self) -> Answer<'_, Vec<Listed>>;

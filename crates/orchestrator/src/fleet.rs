@@ -17,6 +17,7 @@ mod explain;
 mod flight;
 mod launching;
 pub(crate) mod lifecycle;
+mod moving;
 mod persisting;
 mod policies;
 mod products;
@@ -32,6 +33,7 @@ mod resting;
 mod rotating;
 mod supervision;
 mod telemetry;
+mod versions;
 
 #[cfg(test)]
 mod tests;

@@ -29,6 +29,7 @@ mod stamps;
 mod stored_policy;
 mod transition;
 mod verify;
+mod version;
 
 #[cfg(test)]
 mod tests;

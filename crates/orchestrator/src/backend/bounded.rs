@@ -11,7 +11,8 @@ use tokio::sync::Mutex;
 
 use super::blocking::blocking;
 use super::{
-    Answer, BackendError, Caps, DataRoot, EngineBackend, Exit, Instance, Launch, Listed, NoData, Target,
+    Answer, BackendError, BrainCopy, Caps, DataRoot, EngineBackend, Exit, Instance, Launch, Listed, NoData,
+    Target,
 };
 use crate::sabotage::{self, Saboteur};
 
@@ -21,6 +22,8 @@ const QUESTION: Duration = Duration::from_secs(5);
 const LAUNCH: Duration = Duration::from_secs(15);
 /// A kill, and the removal of data with it.
 const REMOVAL: Duration = Duration::from_secs(15);
+/// A copy of a brain, of many gigabytes.
+const COPY: Duration = Duration::from_mins(5);
 /// What a stop may take beyond its grace.
 const AFTER_GRACE: Duration = Duration::from_secs(5);
 /// A listing of everything: readiness waits for the first one.
@@ -107,6 +110,16 @@ impl Bounded {
     pub(crate) async fn remove(&self, target: Target) -> Result<(), BackendError> {
         self.check_data().await?;
         self.within(REMOVAL, self.backend.remove(target)).await
+    }
+
+    pub(crate) async fn keep_copy(&self, target: Target) -> Result<BrainCopy, BackendError> {
+        self.check_data_of(target.engine_id).await?;
+        self.within(COPY, self.backend.keep_copy(target)).await
+    }
+
+    pub(crate) async fn restore_copy(&self, target: Target) -> Result<(), BackendError> {
+        self.check_data_of(target.engine_id).await?;
+        self.within(COPY, self.backend.restore_copy(target)).await
     }
 
     pub(crate) async fn list(&self) -> Result<Vec<Listed>, BackendError> {

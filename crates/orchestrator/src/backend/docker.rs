@@ -33,10 +33,10 @@ use self::network::EngineNetwork;
 pub(crate) use self::network::NetworkFault;
 use self::watch::Watch;
 use super::blocking::{blocking, failed};
-use super::folder::Folders;
+use super::folder::{Folder, Folders, STILL_RUNS};
 use super::locks::KeyedLocks;
 use super::target::Fenced;
-use super::{Answer, BackendError, Caps, EngineBackend, Exit, Instance, Launch, Listed, Target};
+use super::{Answer, BackendError, BrainCopy, Caps, EngineBackend, Exit, Instance, Launch, Listed, Target};
 use crate::sabotage::{self, Saboteur};
 
 /// How long the first look at the network may take: it is a part of the time in which an orchestrator is ready.
@@ -296,6 +296,27 @@ impl Inner {
         }
     }
 
+    /// Does `work` in the folder of an engine that does not run.
+    async fn at_rest<T: Send + 'static>(
+        &self,
+        target: Target,
+        work: impl FnOnce(&Folder) -> std::io::Result<T> + Send + 'static,
+    ) -> Result<T, BackendError> {
+        let turn = self.locks.take(target.engine_id).await;
+        let found = self.fenced(target).await?;
+        found.check()?;
+        if found.own.iter().any(|container| container.life.is_alive()) {
+            return Err(BackendError::Failed(STILL_RUNS.to_owned()));
+        }
+        let folder = self.folders.of(target.engine_id);
+        blocking(move || {
+            let done = work(&folder);
+            drop(turn);
+            done
+        })
+        .await
+    }
+
     async fn kill(&self, target: Target) -> Result<(), BackendError> {
         let found = self.fenced(target).await?;
         for container in &found.own {
@@ -427,6 +448,14 @@ impl EngineBackend for DockerBackend {
             })
             .await
         })
+    }
+
+    fn keep_copy(&self, target: Target) -> Answer<'_, BrainCopy> {
+        Box::pin(self.inner.at_rest(target, Folder::keep_copy))
+    }
+
+    fn restore_copy(&self, target: Target) -> Answer<'_, ()> {
+        Box::pin(self.inner.at_rest(target, Folder::restore_copy))
     }
 
     fn list(&self) -> Answer<'_, Vec<Listed>> {

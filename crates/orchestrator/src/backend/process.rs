@@ -29,10 +29,10 @@ use tokio::sync::mpsc;
 use self::label::{Found, Label};
 use self::watched::Watched;
 use super::blocking::{blocking, failed};
-use super::folder::Folders;
+use super::folder::{Folder, Folders, STILL_RUNS};
 use super::locks::KeyedLocks;
 use super::target::Fenced;
-use super::{Answer, BackendError, Caps, EngineBackend, Exit, Instance, Launch, Listed, Target};
+use super::{Answer, BackendError, BrainCopy, Caps, EngineBackend, Exit, Instance, Launch, Listed, Target};
 use crate::config::VERSION;
 use crate::sabotage::{self, Saboteur};
 
@@ -174,6 +174,27 @@ impl Inner {
         Ok(())
     }
 
+    /// Does `work` in the folder of an engine that does not run.
+    async fn at_rest<T: Send + 'static>(
+        self: &Arc<Self>,
+        target: Target,
+        work: impl FnOnce(&Folder) -> std::io::Result<T> + Send + 'static,
+    ) -> Result<T, BackendError> {
+        let turn = self.locks.take(target.engine_id).await;
+        let found = self.fenced(target).await?;
+        found.check()?;
+        if !found.own.is_empty() {
+            return Err(BackendError::Failed(STILL_RUNS.to_owned()));
+        }
+        let folder = self.folders.of(target.engine_id);
+        blocking(move || {
+            let done = work(&folder);
+            drop(turn);
+            done
+        })
+        .await
+    }
+
     async fn kill(self: &Arc<Self>, target: Target) -> Result<(), BackendError> {
         let found = self.fenced(target).await?;
         self.end(&found.own, Signal::KILL, Duration::ZERO).await?;
@@ -283,6 +304,14 @@ impl EngineBackend for ProcessBackend {
             })
             .await
         })
+    }
+
+    fn keep_copy(&self, target: Target) -> Answer<'_, BrainCopy> {
+        Box::pin(self.inner.at_rest(target, Folder::keep_copy))
+    }
+
+    fn restore_copy(&self, target: Target) -> Answer<'_, ()> {
+        Box::pin(self.inner.at_rest(target, Folder::restore_copy))
     }
 
     fn list(&self) -> Answer<'_, Vec<Listed>> {

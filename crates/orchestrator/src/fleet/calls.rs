@@ -60,7 +60,7 @@ impl Fleet {
             Settled::Found(row) => self.record(*row).map(Admission::admitted),
             Settled::Denied(DenialReason::EngineNotFound) if let Some(denied) = denied => Err(denied),
             Settled::Denied(reason) => Ok(Admission::denied(reason)),
-            Settled::AtRest | Settled::Destroyed(_) => Err(FleetError::EngineNotRunning),
+            Settled::AtRest | Settled::Destroyed(_) | Settled::Moved(_) => Err(FleetError::EngineNotRunning),
         }
     }
 
@@ -165,7 +165,9 @@ impl Fleet {
     ) -> Result<DestroyedEngine, FleetError> {
         match self.pursue(&Job::new(seat(product, user_id), Trigger::Destroy, REQUESTED)).await? {
             Settled::Destroyed(engine_id) => Ok(DestroyedEngine { status: Destroyed::Destroyed, engine_id }),
-            Settled::Found(_) | Settled::AtRest | Settled::Denied(_) => Err(FleetError::EngineNotFound),
+            Settled::Found(_) | Settled::AtRest | Settled::Denied(_) | Settled::Moved(_) => {
+                Err(FleetError::EngineNotFound)
+            }
         }
     }
 }
@@ -178,6 +180,8 @@ pub(super) fn seat(product: &Product, user_id: UserId) -> Seat {
 fn found(settled: Settled) -> Result<EngineRow, FleetError> {
     match settled {
         Settled::Found(row) => Ok(*row),
-        Settled::AtRest | Settled::Destroyed(_) | Settled::Denied(_) => Err(FleetError::EngineNotRunning),
+        Settled::AtRest | Settled::Destroyed(_) | Settled::Denied(_) | Settled::Moved(_) => {
+            Err(FleetError::EngineNotRunning)
+        }
     }
 }

@@ -43,8 +43,8 @@ impl Fleet {
                 .map_err(Ended::unsettled)?;
             return Err(error.into());
         }
-        let before = std::mem::replace(&mut row.engine_version, image);
-        match self.boot(&mut row, Wants::Brain).await {
+        let before = row.engine_version.clone();
+        match self.boot_from(&mut row, image).await {
             Ok(booted) => self.restarted(&row, booted).await,
             Err(failure) => {
                 // As the registry has it: the image of a launch that failed is not what the engine runs.

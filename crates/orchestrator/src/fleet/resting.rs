@@ -72,7 +72,7 @@ impl Fleet {
     }
 
     /// Whether an engine whose stop failed has ended all the same: false if nobody knows.
-    async fn has_ended(&self, row: &EngineRow) -> bool {
+    pub(super) async fn has_ended(&self, row: &EngineRow) -> bool {
         match &row.instance {
             Some(instance) => self.backend.runs(instance).await.is_ok_and(|runs| !runs),
             None => false,

@@ -89,7 +89,9 @@ impl Fleet {
         match self.takes(row, &pending).await? {
             Takes::Pending => match self.rotated(row, pending, reason).await? {
                 Settled::Found(row) => Ok(Resolved::New(row)),
-                Settled::AtRest | Settled::Destroyed(_) | Settled::Denied(_) => Err(Ended::Stale),
+                Settled::AtRest | Settled::Destroyed(_) | Settled::Denied(_) | Settled::Moved(_) => {
+                    Err(Ended::Stale)
+                }
             },
             Takes::Current => {
                 let until = self.moment().saturating_add(moment(LATE_COMMAND));

@@ -14,6 +14,7 @@ mod histories;
 mod keys;
 mod linearize;
 mod model;
+mod moves;
 mod restarts;
 mod rotation;
 mod sharing;

@@ -13,7 +13,10 @@ use futures::stream::BoxStream;
 use service::clock::Clock;
 use tokio::sync::mpsc;
 
-use crate::backend::{Answer, BackendError, Caps, EngineBackend, Exit, Instance, Launch, Listed, Target};
+use crate::backend::{
+    Answer, BackendError, BrainCopy, Caps, EngineBackend, Exit, Instance, Launch, Listed, Target,
+};
+use crate::sabotage::{self, Saboteur};
 
 /// A call that can be made to fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -24,6 +27,8 @@ pub(crate) enum Call {
     Stop,
     Kill,
     Remove,
+    KeepCopy,
+    RestoreCopy,
     List,
     LogTail,
     /// What an engine is told: not the backend's, but as likely to fail.
@@ -79,6 +84,13 @@ struct State {
     /// How many of a call are under way, and the most that ever were.
     under_way: HashMap<Call, (usize, usize)>,
     broken_images: HashSet<EngineImage>,
+    /// Images of later major versions than that of the tests.
+    more_images: HashSet<EngineImage>,
+    /// Engines of these images end as soon as they have begun, and have brought the brain to their format before.
+    sick_images: HashSet<EngineImage>,
+    /// The format of each brain: the major version that opened it last.
+    brains: HashMap<EngineId, u64>,
+    copies: HashMap<EngineId, u64>,
     one_image: bool,
     launches: Vec<Launch>,
     health: Health,
@@ -101,6 +113,10 @@ impl FaultBackend {
             calls: Vec::new(),
             under_way: HashMap::new(),
             broken_images: HashSet::new(),
+            more_images: HashSet::new(),
+            sick_images: HashSet::new(),
+            brains: HashMap::new(),
+            copies: HashMap::new(),
             one_image: false,
             launches: Vec::new(),
             health: Health::Well,
@@ -192,6 +208,26 @@ impl FaultBackend {
     /// There is but one image from now on, as where engines are processes.
     pub(crate) fn keep_one_image(&self) {
         self.state().one_image = true;
+    }
+
+    /// This image of another major version is there from now on.
+    pub(crate) fn add_image(&self, image: EngineImage) {
+        self.state().more_images.insert(image);
+    }
+
+    /// Engines of this image do not come up from now on, or do again.
+    pub(crate) fn set_sick(&self, image: EngineImage, sick: bool) {
+        let mut state = self.state();
+        if sick {
+            state.sick_images.insert(image)
+        } else {
+            state.sick_images.remove(&image)
+        };
+    }
+
+    /// The format of an engine's brain.
+    pub(crate) fn brain(&self, engine_id: EngineId) -> u64 {
+        self.state().brains[&engine_id]
     }
 
     /// This image is not there any more.
@@ -382,7 +418,11 @@ impl EngineBackend for FaultBackend {
     fn check_image<'a>(&'a self, image: &'a EngineImage) -> Answer<'a, ()> {
         Box::pin(async move {
             self.answer(Call::CheckImage, |_| Ok(())).await?;
-            let known = image.major() == 0 && !self.state().broken_images.contains(image);
+            let known = {
+                let state = self.state();
+                let known = image.major() == 0 || state.more_images.contains(image);
+                known && !state.broken_images.contains(image)
+            };
             if known { Ok(()) } else { Err(BackendError::NoImage(image.clone())) }
         })
     }
@@ -409,7 +449,15 @@ impl EngineBackend for FaultBackend {
             state.remains.remove(&engine_id);
             state.folders.insert(engine_id);
             state.launches.push(launch.clone());
+            let (major, brain) = (launch.image.major(), state.brains.entry(engine_id).or_default());
+            let opens = *brain <= major;
+            *brain = major.max(*brain);
+            let well = opens && !state.sick_images.contains(&launch.image);
             state.running.insert(engine_id, (instance.clone(), launch));
+            drop(state);
+            if !well {
+                backend.end(engine_id, "exit status: 1");
+            }
             Ok(instance)
         })
     }
@@ -437,6 +485,34 @@ impl EngineBackend for FaultBackend {
             let mut state = backend.state();
             state.remains.remove(&target.engine_id);
             state.folders.remove(&target.engine_id);
+            Ok(())
+        })
+    }
+
+    fn keep_copy(&self, target: Target) -> Answer<'_, BrainCopy> {
+        self.answer(Call::KeepCopy, move |backend| {
+            let mut state = backend.state();
+            assert!(
+                !state.running.contains_key(&target.engine_id),
+                "the brain of a running engine is copied"
+            );
+            let brain = state.brains.get(&target.engine_id).copied().unwrap_or_default();
+            state.copies.insert(target.engine_id, brain);
+            Ok(BrainCopy { format: u32::try_from(brain).ok() })
+        })
+    }
+
+    fn restore_copy(&self, target: Target) -> Answer<'_, ()> {
+        self.answer(Call::RestoreCopy, move |backend| {
+            let mut state = backend.state();
+            assert!(
+                !state.running.contains_key(&target.engine_id),
+                "the brain of a running engine is replaced"
+            );
+            let brain = state.copies[&target.engine_id];
+            if !sabotage::by(Saboteur::ForgetCopy) {
+                state.brains.insert(target.engine_id, brain);
+            }
             Ok(())
         })
     }

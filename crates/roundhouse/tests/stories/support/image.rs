@@ -16,7 +16,7 @@ use super::home::BINARY;
 use super::skip;
 
 /// What the image is built on.
-fn base() -> String {
+pub(crate) fn base() -> String {
     std::env::var("ROUNDHOUSE_TEST_BASE_IMAGE").unwrap_or_else(|_| "roundhouse-base:bookworm".to_owned())
 }
 
