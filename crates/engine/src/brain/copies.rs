@@ -128,9 +128,9 @@ pub(super) fn remove_older(file: &Path, age: Option<Duration>) -> io::Result<()>
         }
         if age.is_none_or(is_old) {
             if copy.is_dir() {
-                fs::remove_dir_all(&copy)?
+                fs::remove_dir_all(&copy)?;
             } else {
-                remove(&copy)?
+                remove(&copy)?;
             }
             tracing::info!(copy = %copy.display(), "A copy of the brain from before an upgrade was removed.");
         }
