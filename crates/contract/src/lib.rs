@@ -24,6 +24,7 @@ pub mod skills;
 pub mod text;
 pub mod time;
 pub mod transfer;
+pub mod version;
 pub mod wire;
 
 pub use error::{ErrorBody, ErrorCode, ErrorDetail};

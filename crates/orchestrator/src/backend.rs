@@ -5,6 +5,7 @@
 
 mod blocking;
 mod bounded;
+mod brain_copy;
 mod data_root;
 pub(crate) mod docker;
 mod folder;
@@ -12,6 +13,7 @@ mod locks;
 mod probe;
 pub(crate) mod process;
 mod removal;
+mod target;
 
 use std::fmt;
 use std::time::Duration;
@@ -27,6 +29,7 @@ pub(crate) use bounded::Bounded;
 pub(crate) use data_root::unmark;
 pub(crate) use data_root::{DataRoot, KnownData, Marked, NoData, marked};
 pub(crate) use probe::{HttpProbe, Probe, Unwell};
+pub(crate) use target::Target;
 
 /// How a backend knows the process or container that runs an engine: text of its own making, unlike for any
 /// two launches.
@@ -67,6 +70,13 @@ pub(crate) struct Launch {
     pub(crate) caps: Caps,
 }
 
+impl Launch {
+    /// What it is about to replace.
+    pub(crate) const fn target(&self) -> Target {
+        Target { engine_id: self.engine_id, generation: self.generation }
+    }
+}
+
 /// What an engine may use of its host at most; where nothing is said, what the backend holds it to anyway.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Caps {
@@ -95,8 +105,17 @@ impl Caps {
 pub(crate) struct Listed {
     pub(crate) engine_id: EngineId,
     pub(crate) instance: Instance,
+    /// The change of the engine's row that it was launched for; 0 where the version that launched it did not say.
+    pub(crate) generation: i64,
     /// Whether it runs. If not, it is what is left of one that has ended, or of one that was never begun.
     pub(crate) alive: bool,
+}
+
+/// A copy of an engine's brain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct BrainCopy {
+    /// The number of the brain's format; none if it is not known.
+    pub(crate) format: Option<u32>,
 }
 
 /// The end of an instance.
@@ -127,6 +146,14 @@ pub(crate) enum BackendError {
     /// Something else on the host has the port.
     #[error("port {0} is taken by something else on the host")]
     PortTaken(u16),
+    /// It has launched the engine for a later change of its row than the caller's, and has not touched that.
+    #[error(
+        "the engine was launched again by another orchestrator, or the registry was restored from a backup"
+    )]
+    Superseded {
+        /// The change that it was launched for.
+        generation: i64,
+    },
     /// It tried and failed.
     #[error("the backend failed: {0}")]
     Failed(String),
@@ -137,7 +164,7 @@ impl BackendError {
     /// stays as it is.
     pub(crate) const fn is_about_the_host(&self) -> bool {
         match self {
-            Self::Unreachable(_) | Self::NoData(_) | Self::Full(_) => true,
+            Self::Unreachable(_) | Self::NoData(_) | Self::Full(_) | Self::Superseded { .. } => true,
             Self::NoImage(_) | Self::PortTaken(_) | Self::Failed(_) => false,
         }
     }
@@ -149,7 +176,8 @@ pub(crate) type Answer<'a, T> = BoxFuture<'a, Result<T, BackendError>>;
 /// What runs engines.
 ///
 /// Every call may be dropped half-way; what it had begun may still happen, and a later call for the same
-/// engine sees to that first. Calls about an engine that is not there do nothing and succeed.
+/// engine sees to that first. Calls about an engine that is not there do nothing and succeed. Whatever was launched
+/// for a later change than the caller's is left alone, which ends the call as [`BackendError::Superseded`].
 pub(crate) trait EngineBackend: Send + Sync + 'static {
     /// Whether the backend can be reached.
     fn ping(&self) -> Answer<'_, ()>;
@@ -171,16 +199,22 @@ pub(crate) trait EngineBackend: Send + Sync + 'static {
     fn launch(&self, launch: Launch) -> Answer<'_, Instance>;
 
     /// Asks the engine to end, and makes it after `grace`. Returns once it is gone.
-    fn stop(&self, engine_id: EngineId, grace: Duration) -> Answer<'_, ()>;
+    fn stop(&self, target: Target, grace: Duration) -> Answer<'_, ()>;
 
     /// Ends the engine at once. Returns once it is gone. Its log is kept until its next launch.
-    fn kill(&self, engine_id: EngineId) -> Answer<'_, ()>;
+    fn kill(&self, target: Target) -> Answer<'_, ()>;
 
     /// Ends the engine at once and removes what is left of it but its data.
-    fn clear(&self, engine_id: EngineId) -> Answer<'_, ()>;
+    fn clear(&self, target: Target) -> Answer<'_, ()>;
 
     /// Ends the engine at once and removes its data.
-    fn remove(&self, engine_id: EngineId) -> Answer<'_, ()>;
+    fn remove(&self, target: Target) -> Answer<'_, ()>;
+
+    /// Copies the brain of an engine that does not run, in the place of an earlier copy.
+    fn keep_copy(&self, target: Target) -> Answer<'_, BrainCopy>;
+
+    /// Puts the copy of the brain of an engine that does not run in the brain's place.
+    fn restore_copy(&self, target: Target) -> Answer<'_, ()>;
 
     /// What there is with this deployment's label. From then on the ends of all that run are reported.
     fn list(&self) -> Answer<'_, Vec<Listed>>;

@@ -17,6 +17,7 @@ mod explain;
 mod flight;
 mod launching;
 pub(crate) mod lifecycle;
+mod moving;
 mod persisting;
 mod policies;
 mod products;
@@ -32,6 +33,7 @@ mod resting;
 mod rotating;
 mod supervision;
 mod telemetry;
+mod versions;
 
 #[cfg(test)]
 mod tests;
@@ -45,6 +47,7 @@ use service::clock::Clock;
 use tokio::sync::{Semaphore, broadcast, watch};
 use tokio_util::sync::CancellationToken;
 
+pub(crate) use calls::Reach;
 pub use error::FleetError;
 pub(crate) use events::{Follower, Told};
 pub(crate) use policies::may_act;

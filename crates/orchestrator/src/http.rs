@@ -12,6 +12,7 @@ mod logs;
 mod products;
 mod proxy;
 mod seats;
+mod versions;
 
 #[cfg(test)]
 mod tests;

@@ -11,6 +11,7 @@ mod chain;
 mod engines;
 mod error;
 mod figures;
+mod generation;
 mod hold;
 mod ledger;
 mod meta;
@@ -28,6 +29,7 @@ mod stamps;
 mod stored_policy;
 mod transition;
 mod verify;
+mod version;
 
 #[cfg(test)]
 mod tests;

@@ -87,6 +87,12 @@ pub(crate) enum Saboteur {
     ReadStrictly,
     /// Forgets a stop that the backend did not carry out in time.
     ForgetStop,
+    /// Acts on what was launched for a later change too.
+    IgnoreGenerations,
+    /// Takes it for granted that engines take the registry's keys.
+    TrustKeys,
+    /// Takes a move to another version back without the copy of the brain.
+    ForgetCopy,
 }
 
 /// Whether `saboteur` is at work.

@@ -24,6 +24,9 @@ pub(crate) struct Args {
     /// The engine's id.
     #[arg(long, hide = true)]
     engine_id: Option<String>,
+    /// The change of its row that the engine was launched for.
+    #[arg(long, hide = true)]
+    generation: Option<i64>,
     #[command(subcommand)]
     command: Option<Command>,
 }
@@ -54,6 +57,7 @@ fn serve(args: &Args) -> Result<(), Failure> {
         tracing::info!(
             %address,
             engine.id = args.engine_id.as_deref().unwrap_or("-"),
+            engine.generation = args.generation,
             deployment = args.deployment.as_deref().unwrap_or("-"),
             version = env!("CARGO_PKG_VERSION"),
             "The engine is ready."

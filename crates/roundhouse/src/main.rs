@@ -8,6 +8,7 @@ mod client;
 mod connection;
 mod doctor_command;
 mod engine_command;
+mod engines_command;
 mod error;
 mod journal;
 mod orchestrator_command;
@@ -43,6 +44,8 @@ enum Command {
     Orchestrator(orchestrator_command::Args),
     /// Check the ledger.
     Audit(audit_command::Args),
+    /// See which versions a fleet's engines are on, and move them to another one.
+    Engines(engines_command::Args),
     /// Look for what no orchestrator puts in order by itself: folders that belong to no engine, services of this host that
     /// containers reach. Reads `ORCH_DATABASE_URL`, `ORCH_DATA_ROOT_PATH` and `ORCH_BACKEND`; changes nothing.
     Doctor,
@@ -64,6 +67,7 @@ fn main() -> ExitCode {
         Command::Connection(args) => connection::run(args),
         Command::Orchestrator(args) => orchestrator_command::run(&args),
         Command::Audit(args) => audit_command::run(&args),
+        Command::Engines(args) => engines_command::run(args),
         Command::Doctor => doctor_command::run(),
         Command::Rekey => rekey_command::run(),
         Command::Engine(args) => engine_command::run(args),

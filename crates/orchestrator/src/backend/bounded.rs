@@ -10,7 +10,10 @@ use service::clock::Clock;
 use tokio::sync::Mutex;
 
 use super::blocking::blocking;
-use super::{Answer, BackendError, Caps, DataRoot, EngineBackend, Exit, Instance, Launch, Listed, NoData};
+use super::{
+    Answer, BackendError, BrainCopy, Caps, DataRoot, EngineBackend, Exit, Instance, Launch, Listed, NoData,
+    Target,
+};
 use crate::sabotage::{self, Saboteur};
 
 /// Questions that change nothing.
@@ -19,6 +22,8 @@ const QUESTION: Duration = Duration::from_secs(5);
 const LAUNCH: Duration = Duration::from_secs(15);
 /// A kill, and the removal of data with it.
 const REMOVAL: Duration = Duration::from_secs(15);
+/// A copy of a brain, of many gigabytes.
+const COPY: Duration = Duration::from_mins(5);
 /// What a stop may take beyond its grace.
 const AFTER_GRACE: Duration = Duration::from_secs(5);
 /// A listing of everything: readiness waits for the first one.
@@ -90,21 +95,31 @@ impl Bounded {
         self.within(LAUNCH, self.backend.launch(launch)).await
     }
 
-    pub(crate) async fn stop(&self, engine_id: EngineId, grace: Duration) -> Result<(), BackendError> {
-        self.within(grace + AFTER_GRACE, self.backend.stop(engine_id, grace)).await
+    pub(crate) async fn stop(&self, target: Target, grace: Duration) -> Result<(), BackendError> {
+        self.within(grace + AFTER_GRACE, self.backend.stop(target, grace)).await
     }
 
-    pub(crate) async fn kill(&self, engine_id: EngineId) -> Result<(), BackendError> {
-        self.within(REMOVAL, self.backend.kill(engine_id)).await
+    pub(crate) async fn kill(&self, target: Target) -> Result<(), BackendError> {
+        self.within(REMOVAL, self.backend.kill(target)).await
     }
 
-    pub(crate) async fn clear(&self, engine_id: EngineId) -> Result<(), BackendError> {
-        self.within(REMOVAL, self.backend.clear(engine_id)).await
+    pub(crate) async fn clear(&self, target: Target) -> Result<(), BackendError> {
+        self.within(REMOVAL, self.backend.clear(target)).await
     }
 
-    pub(crate) async fn remove(&self, engine_id: EngineId) -> Result<(), BackendError> {
+    pub(crate) async fn remove(&self, target: Target) -> Result<(), BackendError> {
         self.check_data().await?;
-        self.within(REMOVAL, self.backend.remove(engine_id)).await
+        self.within(REMOVAL, self.backend.remove(target)).await
+    }
+
+    pub(crate) async fn keep_copy(&self, target: Target) -> Result<BrainCopy, BackendError> {
+        self.check_data_of(target.engine_id).await?;
+        self.within(COPY, self.backend.keep_copy(target)).await
+    }
+
+    pub(crate) async fn restore_copy(&self, target: Target) -> Result<(), BackendError> {
+        self.check_data_of(target.engine_id).await?;
+        self.within(COPY, self.backend.restore_copy(target)).await
     }
 
     pub(crate) async fn list(&self) -> Result<Vec<Listed>, BackendError> {

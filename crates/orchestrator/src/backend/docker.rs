@@ -28,14 +28,15 @@ use service::clock::Clock;
 
 use self::daemon::{Container, Daemon, Life};
 use self::error::{is_network_gone, is_status, of_launch, told};
-use self::label::{container_name, engine_of};
+use self::label::{container_name, engine_of, generation_of};
 use self::network::EngineNetwork;
 pub(crate) use self::network::NetworkFault;
 use self::watch::Watch;
 use super::blocking::{blocking, failed};
-use super::folder::Folders;
+use super::folder::{Folder, Folders, STILL_RUNS};
 use super::locks::KeyedLocks;
-use super::{Answer, BackendError, Caps, EngineBackend, Exit, Instance, Launch, Listed};
+use super::target::Fenced;
+use super::{Answer, BackendError, BrainCopy, Caps, EngineBackend, Exit, Instance, Launch, Listed, Target};
 use crate::sabotage::{self, Saboteur};
 
 /// How long the first look at the network may take: it is a part of the time in which an orchestrator is ready.
@@ -88,6 +89,20 @@ impl fmt::Display for User {
 /// Runs engines as containers.
 pub(crate) struct DockerBackend {
     inner: Arc<Inner>,
+}
+
+/// Why a container was not begun.
+enum NotBegun {
+    /// The daemon's word.
+    Daemon(Error),
+    /// The engine's name has a container that this launch must not touch.
+    Fenced(BackendError),
+}
+
+impl From<Error> for NotBegun {
+    fn from(error: Error) -> Self {
+        Self::Daemon(error)
+    }
 }
 
 struct Inner {
@@ -149,27 +164,38 @@ impl Inner {
         Ok(found.into_iter().filter_map(of_engine).collect())
     }
 
+    /// The containers of the target's engine. Each is acted on by its own id from then on: whatever is created in its
+    /// place meanwhile is another one.
+    async fn fenced(&self, target: Target) -> Result<Fenced<Container>, BackendError> {
+        let found = self.containers(Some(target.engine_id)).await?.into_iter();
+        Ok(target.fence(found.map(|(_, container)| (generation_of(&container.labels), container))))
+    }
+
     /// Ends and removes whatever container the engine has.
-    async fn clear(&self, engine_id: EngineId) -> Result<(), BackendError> {
-        for (_, container) in self.containers(Some(engine_id)).await? {
+    async fn clear(&self, target: Target) -> Result<(), BackendError> {
+        let found = self.fenced(target).await?;
+        for container in &found.own {
             self.daemon.remove(&container.id).await.map_err(|error| told(&error))?;
         }
-        Ok(())
+        found.check()
     }
 
     async fn launch(&self, launch: &Launch) -> Result<Instance, BackendError> {
-        self.clear(launch.engine_id).await?;
+        self.clear(launch.target()).await?;
         self.prepare_folder(launch).await?;
         self.ensure_network().await?;
         match self.begin(launch).await {
-            Err(error) if is_network_gone(&error) => {
+            Err(NotBegun::Daemon(error)) if is_network_gone(&error) => {
                 self.network.forget();
                 self.ensure_network().await?;
                 self.begin(launch).await
             }
             begun => begun,
         }
-        .map_err(|error| of_launch(&error, launch))
+        .map_err(|not_begun| match not_begun {
+            NotBegun::Daemon(error) => of_launch(&error, launch),
+            NotBegun::Fenced(error) => error,
+        })
     }
 
     /// Prepares the engine's folder, its user's own.
@@ -201,39 +227,43 @@ impl Inner {
     }
 
     /// Creates the engine's container and begins it; one that cannot begin is removed again.
-    async fn begin(&self, launch: &Launch) -> Result<Instance, Error> {
+    async fn begin(&self, launch: &Launch) -> Result<Instance, NotBegun> {
         let id = self.create(launch).await?;
         self.watch.beginning(&id, launch.engine_id);
         if let Err(error) = self.daemon.start(&id).await {
             self.watch.forget(&id);
             // Best effort: what is left of it is found by its labels.
             let _ = self.daemon.remove(&id).await;
-            return Err(error);
+            return Err(error.into());
         }
         self.watch.begun(&id);
         Ok(Instance::new(id))
     }
 
-    /// Creates the engine's container. One of its own that an earlier call left behind makes room for it.
-    async fn create(&self, launch: &Launch) -> Result<String, Error> {
+    /// Creates the engine's container. One of its own that an earlier call left behind makes room for it; the daemon
+    /// gives the name to one container, so none is created beside that of a later launch.
+    async fn create(&self, launch: &Launch) -> Result<String, NotBegun> {
         let name = container_name(launch.engine_id);
         let body = || spec::container(&self.options, launch);
         match self.daemon.create(&name, body()).await {
             Err(error) if is_status(&error, 409) => {
-                let Some(other) = self.daemon.inspect(&name).await? else { return Err(error) };
+                let Some(other) = self.daemon.inspect(&name).await? else { return Err(error.into()) };
                 let labels = other.config.and_then(|config| config.labels).unwrap_or_default();
-                if engine_of(&self.options.deployment_id, &labels) != Some(launch.engine_id) {
-                    return Err(error);
-                }
-                self.daemon.remove(&name).await?;
-                self.daemon.create(&name, body()).await
+                let (engine_id, id) = (engine_of(&self.options.deployment_id, &labels), other.id);
+                let (Some(id), true) = (id, engine_id == Some(launch.engine_id)) else {
+                    return Err(error.into());
+                };
+                launch.target().fence([(generation_of(&labels), ())]).check().map_err(NotBegun::Fenced)?;
+                self.daemon.remove(&id).await?;
+                Ok(self.daemon.create(&name, body()).await?)
             }
-            created => created,
+            created => Ok(created?),
         }
     }
 
-    async fn stop(&self, engine_id: EngineId, grace: Duration) -> Result<(), BackendError> {
-        for (_, container) in self.containers(Some(engine_id)).await? {
+    async fn stop(&self, target: Target, grace: Duration) -> Result<(), BackendError> {
+        let found = self.fenced(target).await?;
+        for container in &found.own {
             let ended = async {
                 if container.life == Life::Halted {
                     // What is halted hears nothing.
@@ -245,12 +275,12 @@ impl Inner {
                 if container.life.is_alive() {
                     self.daemon.stop(&container.id, grace).await?;
                 }
-                self.tidy_up(engine_id, &container.id).await;
+                self.tidy_up(target.engine_id, &container.id).await;
                 Ok(())
             };
             ended.await.map_err(|error| told(&error))?;
         }
-        Ok(())
+        found.check()
     }
 
     /// Removes the container of an engine that has ended, which is what was asked. Where this takes long, what is
@@ -266,8 +296,30 @@ impl Inner {
         }
     }
 
-    async fn kill(&self, engine_id: EngineId) -> Result<(), BackendError> {
-        for (_, container) in self.containers(Some(engine_id)).await? {
+    /// Does `work` in the folder of an engine that does not run.
+    async fn at_rest<T: Send + 'static>(
+        &self,
+        target: Target,
+        work: impl FnOnce(&Folder) -> std::io::Result<T> + Send + 'static,
+    ) -> Result<T, BackendError> {
+        let turn = self.locks.take(target.engine_id).await;
+        let found = self.fenced(target).await?;
+        found.check()?;
+        if found.own.iter().any(|container| container.life.is_alive()) {
+            return Err(BackendError::Failed(STILL_RUNS.to_owned()));
+        }
+        let folder = self.folders.of(target.engine_id);
+        blocking(move || {
+            let done = work(&folder);
+            drop(turn);
+            done
+        })
+        .await
+    }
+
+    async fn kill(&self, target: Target) -> Result<(), BackendError> {
+        let found = self.fenced(target).await?;
+        for container in &found.own {
             let ended = async {
                 match container.life {
                     Life::Unborn => self.daemon.remove(&container.id).await,
@@ -277,16 +329,16 @@ impl Inner {
             };
             ended.await.map_err(|error| told(&error))?;
         }
-        Ok(())
+        found.check()
     }
 
     async fn list(&self) -> Result<Vec<Listed>, BackendError> {
         let listed = self.containers(None).await?.into_iter().map(|(engine_id, container)| {
-            let alive = container.life.is_alive();
+            let (alive, generation) = (container.life.is_alive(), generation_of(&container.labels));
             if alive {
                 self.watch.seen(&container.id, engine_id);
             }
-            Listed { engine_id, instance: Instance::new(container.id), alive }
+            Listed { engine_id, instance: Instance::new(container.id), generation, alive }
         });
         Ok(listed.collect())
     }
@@ -363,32 +415,32 @@ impl EngineBackend for DockerBackend {
         })
     }
 
-    fn stop(&self, engine_id: EngineId, grace: Duration) -> Answer<'_, ()> {
+    fn stop(&self, target: Target, grace: Duration) -> Answer<'_, ()> {
         Box::pin(async move {
-            let _turn = self.inner.locks.take(engine_id).await;
-            self.inner.stop(engine_id, grace).await
+            let _turn = self.inner.locks.take(target.engine_id).await;
+            self.inner.stop(target, grace).await
         })
     }
 
-    fn kill(&self, engine_id: EngineId) -> Answer<'_, ()> {
+    fn kill(&self, target: Target) -> Answer<'_, ()> {
         Box::pin(async move {
-            let _turn = self.inner.locks.take(engine_id).await;
-            self.inner.kill(engine_id).await
+            let _turn = self.inner.locks.take(target.engine_id).await;
+            self.inner.kill(target).await
         })
     }
 
-    fn clear(&self, engine_id: EngineId) -> Answer<'_, ()> {
+    fn clear(&self, target: Target) -> Answer<'_, ()> {
         Box::pin(async move {
-            let _turn = self.inner.locks.take(engine_id).await;
-            self.inner.clear(engine_id).await
+            let _turn = self.inner.locks.take(target.engine_id).await;
+            self.inner.clear(target).await
         })
     }
 
-    fn remove(&self, engine_id: EngineId) -> Answer<'_, ()> {
+    fn remove(&self, target: Target) -> Answer<'_, ()> {
         Box::pin(async move {
-            let turn = self.inner.locks.take(engine_id).await;
-            self.inner.clear(engine_id).await?;
-            let folder = self.inner.folders.of(engine_id);
+            let turn = self.inner.locks.take(target.engine_id).await;
+            self.inner.clear(target).await?;
+            let folder = self.inner.folders.of(target.engine_id);
             blocking(move || {
                 let removed = folder.remove();
                 drop(turn);
@@ -396,6 +448,14 @@ impl EngineBackend for DockerBackend {
             })
             .await
         })
+    }
+
+    fn keep_copy(&self, target: Target) -> Answer<'_, BrainCopy> {
+        Box::pin(self.inner.at_rest(target, Folder::keep_copy))
+    }
+
+    fn restore_copy(&self, target: Target) -> Answer<'_, ()> {
+        Box::pin(self.inner.at_rest(target, Folder::restore_copy))
     }
 
     fn list(&self) -> Answer<'_, Vec<Listed>> {

@@ -22,7 +22,10 @@ pub(super) struct Folder {
 }
 
 /// The file of an engine's brain in its folder: the container contract names it.
-const BRAIN: &str = "brain.sqlite";
+pub(super) const BRAIN: &str = "brain.sqlite";
+
+/// Why nothing is done to the brain of an engine that runs.
+pub(super) const STILL_RUNS: &str = "the engine runs, and its brain is left alone";
 
 /// How much of a log's end is searched for its last lines.
 const TAIL_BYTES: u64 = 64 * 1024 * 1024;
@@ -52,7 +55,8 @@ impl Folder {
         if first || sabotage::by(Saboteur::EmptyFolder) {
             return self.create();
         }
-        self.refuse_link()
+        self.refuse_link()?;
+        self.finish_restore()
     }
 
     fn create(&self) -> io::Result<()> {

@@ -13,7 +13,7 @@ mod watched;
 #[cfg(test)]
 mod tests;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -24,15 +24,15 @@ use futures::StreamExt as _;
 use futures::stream::{BoxStream, FuturesUnordered};
 use rustix::process::Signal;
 use service::clock::Clock;
-use tokio::sync::{OnceCell, mpsc};
+use tokio::sync::mpsc;
 
-use self::identity::Identity;
-use self::label::Label;
+use self::label::{Found, Label};
 use self::watched::Watched;
 use super::blocking::{blocking, failed};
-use super::folder::Folders;
+use super::folder::{Folder, Folders, STILL_RUNS};
 use super::locks::KeyedLocks;
-use super::{Answer, BackendError, Caps, EngineBackend, Exit, Instance, Launch, Listed};
+use super::target::Fenced;
+use super::{Answer, BackendError, BrainCopy, Caps, EngineBackend, Exit, Instance, Launch, Listed, Target};
 use crate::config::VERSION;
 use crate::sabotage::{self, Saboteur};
 
@@ -58,12 +58,13 @@ struct Inner {
     options: Options,
     folders: Folders,
     clock: Arc<dyn Clock>,
-    /// What runs. An engine has more than one only if an earlier orchestrator died in mid-launch.
+    /// What runs, as far as it is known. An engine has more than one only if an earlier orchestrator died in
+    /// mid-launch, or goes on launching without knowing that it was replaced.
     running: Mutex<HashMap<EngineId, Vec<Arc<Watched>>>>,
     /// Launch, stop and removal of one engine go one after the other.
     locks: KeyedLocks<EngineId>,
-    /// Done once the processes of an earlier orchestrator have been found.
-    adopted: OnceCell<()>,
+    /// Held while processes are looked for, and while one is launched: what is found was launched by others.
+    search: tokio::sync::Mutex<()>,
     exits: mpsc::UnboundedSender<Exit>,
     listener: Mutex<Option<mpsc::UnboundedReceiver<Exit>>>,
 }
@@ -78,7 +79,7 @@ impl ProcessBackend {
             clock,
             running: Mutex::default(),
             locks: KeyedLocks::default(),
-            adopted: OnceCell::new(),
+            search: tokio::sync::Mutex::default(),
             exits,
             listener: Mutex::new(Some(listener)),
         };
@@ -87,16 +88,20 @@ impl ProcessBackend {
 }
 
 impl Inner {
-    fn label(&self, engine_id: EngineId) -> Label {
-        Label { deployment_id: self.options.deployment_id.clone(), engine_id }
+    fn label(&self, target: Target) -> Label {
+        let Target { engine_id, generation } = target;
+        Label { deployment_id: self.options.deployment_id.clone(), engine_id, generation }
     }
 
     fn running(&self) -> std::sync::MutexGuard<'_, HashMap<EngineId, Vec<Arc<Watched>>>> {
         self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn processes_of(&self, engine_id: EngineId) -> Vec<Arc<Watched>> {
-        self.running().get(&engine_id).cloned().unwrap_or_default()
+    /// The processes of the target's engine.
+    async fn fenced(self: &Arc<Self>, target: Target) -> Result<Fenced<Arc<Watched>>, BackendError> {
+        self.search().await?;
+        let found = self.running().get(&target.engine_id).cloned().unwrap_or_default();
+        Ok(target.fence(found.into_iter().map(|process| (process.generation(), process))))
     }
 
     /// Watches `process` until it ends, and then says so.
@@ -119,22 +124,21 @@ impl Inner {
         });
     }
 
-    /// Finds what an earlier orchestrator left running. Each action begins with this, so that none acts
-    /// without knowing of an engine's earlier process.
-    async fn adopt(self: &Arc<Self>) -> Result<(), BackendError> {
-        let adopted = self.adopted.get_or_try_init(|| async {
-            let deployment_id = self.options.deployment_id.clone();
-            let found = blocking(move || label::find(&deployment_id)).await?;
-            self.watch_all(found).map_err(|error| failed("a running engine could not be watched", &error))
-        });
-        adopted.await.copied()
+    /// Finds what other orchestrators launched: an earlier one, or one that has been replaced without knowing it. Each
+    /// action begins with this, so that none acts without knowing of all the engine's processes.
+    async fn search(self: &Arc<Self>) -> Result<(), BackendError> {
+        let _search = self.search.lock().await;
+        let known: HashSet<_> = self.running().values().flatten().map(|process| process.pid()).collect();
+        let deployment_id = self.options.deployment_id.clone();
+        let found = blocking(move || label::find(&deployment_id, &known)).await?;
+        self.watch_all(found).map_err(|error| failed("a running engine could not be watched", &error))
     }
 
     /// Watches all that were found, or none: whoever tries again finds them all again.
-    fn watch_all(self: &Arc<Self>, found: Vec<(EngineId, Identity)>) -> std::io::Result<()> {
+    fn watch_all(self: &Arc<Self>, found: Vec<Found>) -> std::io::Result<()> {
         let mut held = Vec::new();
-        for (engine_id, identity) in found {
-            held.extend(Watched::adopt(identity)?.map(|process| (engine_id, Arc::new(process))));
+        for Found { engine_id, generation, identity } in found {
+            held.extend(Watched::adopt(identity, generation)?.map(|process| (engine_id, Arc::new(process))));
         }
         for (engine_id, process) in held {
             self.watch(engine_id, process);
@@ -142,11 +146,14 @@ impl Inner {
         Ok(())
     }
 
-    /// Sends `signal` to the engine's processes and waits until they are gone; those that are not after
-    /// `grace` are killed.
-    async fn end(&self, engine_id: EngineId, signal: Signal, grace: Duration) -> Result<(), BackendError> {
-        let processes = self.processes_of(engine_id);
-        for process in &processes {
+    /// Sends `signal` to processes and waits until they are gone; those that are not after `grace` are killed.
+    async fn end(
+        &self,
+        processes: &[Arc<Watched>],
+        signal: Signal,
+        grace: Duration,
+    ) -> Result<(), BackendError> {
+        for process in processes {
             process.signal(signal).map_err(|error| failed("an engine could not be signalled", &error))?;
         }
         let gone = || async {
@@ -160,22 +167,73 @@ impl Inner {
         if sabotage::by(Saboteur::ForgiveTerm) && signal == Signal::TERM {
             return Ok(());
         }
-        for process in &processes {
+        for process in processes {
             process.signal(Signal::KILL).map_err(|error| failed("an engine could not be killed", &error))?;
         }
         gone().await;
         Ok(())
     }
 
-    async fn kill(self: &Arc<Self>, engine_id: EngineId) -> Result<(), BackendError> {
-        self.adopt().await?;
-        self.end(engine_id, Signal::KILL, Duration::ZERO).await
+    /// Does `work` in the folder of an engine that does not run.
+    async fn at_rest<T: Send + 'static>(
+        self: &Arc<Self>,
+        target: Target,
+        work: impl FnOnce(&Folder) -> std::io::Result<T> + Send + 'static,
+    ) -> Result<T, BackendError> {
+        let turn = self.locks.take(target.engine_id).await;
+        let found = self.fenced(target).await?;
+        found.check()?;
+        if !found.own.is_empty() {
+            return Err(BackendError::Failed(STILL_RUNS.to_owned()));
+        }
+        let folder = self.folders.of(target.engine_id);
+        blocking(move || {
+            let done = work(&folder);
+            drop(turn);
+            done
+        })
+        .await
+    }
+
+    async fn kill(self: &Arc<Self>, target: Target) -> Result<(), BackendError> {
+        let found = self.fenced(target).await?;
+        self.end(&found.own, Signal::KILL, Duration::ZERO).await?;
+        found.check()
+    }
+
+    /// Launches the engine as a process. Whoever else launches it at the same time looks for other processes as well,
+    /// afterwards: the later of the two looks sees both, and only the process of the later change stays.
+    async fn launch(self: &Arc<Self>, launch: &Launch) -> Result<Instance, BackendError> {
+        let target = launch.target();
+        let folder = self.folders.of(launch.engine_id);
+        let command = spawn::command(&self.options, &self.label(target), launch, &folder);
+        let first = launch.first;
+        let prepare = move || {
+            folder.prepare(first)?;
+            folder.open_log()
+        };
+        let log = blocking(prepare).await?;
+        let process = {
+            let _search = self.search.lock().await;
+            let child = blocking(move || spawn::spawn(command, log)).await?;
+            let process = Watched::own(child, launch.generation)
+                .map_err(|error| failed("a launched engine could not be watched", &error))?;
+            let process = Arc::new(process);
+            self.watch(launch.engine_id, Arc::clone(&process));
+            process
+        };
+        let found = self.fenced(target).await?;
+        let superseded = found.check();
+        let mut ended = found.own;
+        ended.retain(|other| superseded.is_err() || !Arc::ptr_eq(other, &process));
+        self.end(&ended, Signal::KILL, Duration::ZERO).await?;
+        superseded.map(|()| process.instance())
     }
 }
 
 impl EngineBackend for ProcessBackend {
     fn ping(&self) -> Answer<'_, ()> {
-        Box::pin(self.inner.adopt())
+        Box::pin(self.inner.search())
     }
 
     fn has_one_image(&self) -> bool {
@@ -199,52 +257,46 @@ impl EngineBackend for ProcessBackend {
         Box::pin(async move {
             is_own(&launch.image)?;
             let inner = &self.inner;
-            let engine_id = launch.engine_id;
-            let turn = inner.locks.take(engine_id).await;
-            inner.kill(engine_id).await?;
+            let turn = inner.locks.take(launch.engine_id).await;
+            inner.kill(launch.target()).await?;
             let inner = Arc::clone(inner);
             // On its own from here: a caller that gives up leaves no process that nobody knows of, and whoever
             // comes next for this engine waits until this is through.
             let launched = tokio::spawn(async move {
-                let folder = inner.folders.of(engine_id);
-                let command = spawn::command(&inner.options, &inner.label(engine_id), &launch, &folder);
-                let child = blocking(move || spawn::spawn(command, &folder, launch.first)).await?;
-                let process = Watched::own(child)
-                    .map_err(|error| failed("a launched engine could not be watched", &error))?;
-                let process = Arc::new(process);
-                inner.watch(engine_id, Arc::clone(&process));
+                let launched = inner.launch(&launch).await;
                 drop(turn);
-                Ok(process.instance())
+                launched
             });
             launched.await.unwrap_or_else(|error| Err(failed("the launch broke off", &error)))
         })
     }
 
-    fn stop(&self, engine_id: EngineId, grace: Duration) -> Answer<'_, ()> {
+    fn stop(&self, target: Target, grace: Duration) -> Answer<'_, ()> {
         Box::pin(async move {
-            let _turn = self.inner.locks.take(engine_id).await;
-            self.inner.adopt().await?;
-            self.inner.end(engine_id, Signal::TERM, grace).await
+            let _turn = self.inner.locks.take(target.engine_id).await;
+            let found = self.inner.fenced(target).await?;
+            self.inner.end(&found.own, Signal::TERM, grace).await?;
+            found.check()
         })
     }
 
-    fn kill(&self, engine_id: EngineId) -> Answer<'_, ()> {
+    fn kill(&self, target: Target) -> Answer<'_, ()> {
         Box::pin(async move {
-            let _turn = self.inner.locks.take(engine_id).await;
-            self.inner.kill(engine_id).await
+            let _turn = self.inner.locks.take(target.engine_id).await;
+            self.inner.kill(target).await
         })
     }
 
     /// The log is in its folder: of a process that has ended nothing else is left.
-    fn clear(&self, engine_id: EngineId) -> Answer<'_, ()> {
-        self.kill(engine_id)
+    fn clear(&self, target: Target) -> Answer<'_, ()> {
+        self.kill(target)
     }
 
-    fn remove(&self, engine_id: EngineId) -> Answer<'_, ()> {
+    fn remove(&self, target: Target) -> Answer<'_, ()> {
         Box::pin(async move {
-            let turn = self.inner.locks.take(engine_id).await;
-            self.inner.kill(engine_id).await?;
-            let folder = self.inner.folders.of(engine_id);
+            let turn = self.inner.locks.take(target.engine_id).await;
+            self.inner.kill(target).await?;
+            let folder = self.inner.folders.of(target.engine_id);
             blocking(move || {
                 let removed = folder.remove();
                 drop(turn);
@@ -254,14 +306,23 @@ impl EngineBackend for ProcessBackend {
         })
     }
 
+    fn keep_copy(&self, target: Target) -> Answer<'_, BrainCopy> {
+        Box::pin(self.inner.at_rest(target, Folder::keep_copy))
+    }
+
+    fn restore_copy(&self, target: Target) -> Answer<'_, ()> {
+        Box::pin(self.inner.at_rest(target, Folder::restore_copy))
+    }
+
     fn list(&self) -> Answer<'_, Vec<Listed>> {
         Box::pin(async move {
-            self.inner.adopt().await?;
+            self.inner.search().await?;
             let running = self.inner.running();
             let listed = running.iter().flat_map(|(engine_id, processes)| {
                 let listed = |process: &Arc<Watched>| Listed {
                     engine_id: *engine_id,
                     instance: process.instance(),
+                    generation: process.generation(),
                     alive: true,
                 };
                 processes.iter().map(listed)
@@ -281,9 +342,14 @@ impl EngineBackend for ProcessBackend {
 
     fn runs<'a>(&'a self, instance: &'a Instance) -> Answer<'a, bool> {
         Box::pin(async move {
-            self.inner.adopt().await?;
-            let running = self.inner.running();
-            Ok(running.values().flatten().any(|process| process.instance() == *instance))
+            let known = || {
+                let running = self.inner.running();
+                running.values().flatten().any(|process| process.instance() == *instance)
+            };
+            if !known() {
+                self.inner.search().await?;
+            }
+            Ok(known())
         })
     }
 

@@ -7,7 +7,7 @@ use contract::orchestrator::{
     ListEngines, PageLimit, PageOffset, ProvisionEngine, ProvisionedEngine, RotatedKey, StartedEngine,
     StoppedEngine,
 };
-use contract::{EngineKey, UserId};
+use contract::{EngineId, EngineKey, UserId};
 
 use super::flight::Settled;
 use super::lifecycle::{Decision, Trigger, decide};
@@ -22,6 +22,13 @@ pub(super) const PAGE: i64 = 100;
 
 /// Why a product changed something, as the ledger has it.
 const REQUESTED: &str = "requested";
+
+/// Where a running engine is reached, and its key.
+pub(crate) struct Reach {
+    pub(crate) engine_id: EngineId,
+    pub(crate) port: u16,
+    pub(crate) key: EngineKey,
+}
 
 impl Fleet {
     /// Admits a user: hands out their engine, provisioning or waking it if `ask` says so.
@@ -53,7 +60,7 @@ impl Fleet {
             Settled::Found(row) => self.record(*row).map(Admission::admitted),
             Settled::Denied(DenialReason::EngineNotFound) if let Some(denied) = denied => Err(denied),
             Settled::Denied(reason) => Ok(Admission::denied(reason)),
-            Settled::AtRest | Settled::Destroyed(_) => Err(FleetError::EngineNotRunning),
+            Settled::AtRest | Settled::Destroyed(_) | Settled::Moved(_) => Err(FleetError::EngineNotRunning),
         }
     }
 
@@ -133,16 +140,16 @@ impl Fleet {
         Ok(RotatedKey { new_api_key: self.engine_key(&row)? })
     }
 
-    /// Where a running engine is reached, and its key. Counts as activity.
+    /// Where a running engine is reached. Counts as activity.
     pub(crate) async fn reach(
         self: &Arc<Self>,
         product: &Product,
         user_id: UserId,
-    ) -> Result<(u16, EngineKey), FleetError> {
+    ) -> Result<Reach, FleetError> {
         let job = Job::new(seat(product, user_id), Trigger::Reach, REQUESTED);
         let row = found(self.pursue(&job).await?)?;
         let port = row.port.ok_or(FleetError::EngineNotRunning)?;
-        Ok((port, self.engine_key(&row)?))
+        Ok(Reach { engine_id: row.engine_id, port, key: self.engine_key(&row)? })
     }
 
     /// The address of an engine that runs. It has one: a port is given away only while the engine rests.
@@ -158,7 +165,9 @@ impl Fleet {
     ) -> Result<DestroyedEngine, FleetError> {
         match self.pursue(&Job::new(seat(product, user_id), Trigger::Destroy, REQUESTED)).await? {
             Settled::Destroyed(engine_id) => Ok(DestroyedEngine { status: Destroyed::Destroyed, engine_id }),
-            Settled::Found(_) | Settled::AtRest | Settled::Denied(_) => Err(FleetError::EngineNotFound),
+            Settled::Found(_) | Settled::AtRest | Settled::Denied(_) | Settled::Moved(_) => {
+                Err(FleetError::EngineNotFound)
+            }
         }
     }
 }
@@ -171,6 +180,8 @@ pub(super) fn seat(product: &Product, user_id: UserId) -> Seat {
 fn found(settled: Settled) -> Result<EngineRow, FleetError> {
     match settled {
         Settled::Found(row) => Ok(*row),
-        Settled::AtRest | Settled::Destroyed(_) | Settled::Denied(_) => Err(FleetError::EngineNotRunning),
+        Settled::AtRest | Settled::Destroyed(_) | Settled::Denied(_) | Settled::Moved(_) => {
+            Err(FleetError::EngineNotRunning)
+        }
     }
 }

@@ -25,14 +25,14 @@ impl Fleet {
     /// Ends and removes an engine that is `destroying`. On failure the row stays so, to be finished later.
     pub(super) async fn finish_destroy(&self, row: &EngineRow, reason: &'static str) -> Outcome {
         if !sabotage::by(Saboteur::CommitBeforeAct) {
-            self.backend.remove(row.engine_id).await?;
+            self.backend.remove(row.target()).await?;
         }
         let detail = json!({"from": row.settled_status(), "to": None::<EngineStatus>, "reason": reason});
         let entry = self.entry(row, Event::Destroy, detail);
         self.settle(row, Next::Gone, Some(&entry)).await.map_err(Ended::unsettled)?;
         if sabotage::by(Saboteur::CommitBeforeAct) {
             sabotage::linger(Saboteur::CommitBeforeAct);
-            self.backend.remove(row.engine_id).await?;
+            self.backend.remove(row.target()).await?;
         }
         Ok(Settled::Destroyed(row.engine_id))
     }

@@ -17,9 +17,9 @@ use super::exits::{STILL_ENDED, ended_by_itself};
 use super::flight::Ended;
 use super::lifecycle::{Change, Trigger};
 use super::pursuit::Job;
-use super::supervision::{Due, Duty, Moment, Patient, moment};
+use super::supervision::{Due, Duty, KeyState, Moment, Patient, moment};
 use super::{Fleet, FleetError};
-use crate::backend::{BackendError, Instance};
+use crate::backend::{BackendError, Instance, Unwell};
 use crate::registry::{EngineRow, Entry, Event, Next, RegistryError};
 use crate::sabotage::{self, Saboteur};
 
@@ -162,7 +162,8 @@ impl Fleet {
 
     /// Asks a running engine how it is. After too many bad answers in a row it has failed.
     async fn check(self: &Arc<Self>, engine_id: EngineId) {
-        let Some(Patient { port, instance, failed }) = self.supervision.patient(engine_id) else { return };
+        let Some(patient) = self.supervision.patient(engine_id) else { return };
+        let Patient { instance, failed, .. } = &patient;
         let (timeout, tolerated) =
             (self.supervision.rules().check_timeout, self.supervision.rules().max_failures);
         // Before the check that decides and after it: what carries the question to the engine may be the backend's
@@ -172,14 +173,11 @@ impl Fleet {
             silent = self.backend_is_silent().await;
         }
         let unwell = tokio::select! {
-            asked = self.probe.ask(port) => match asked {
-                Ok(health) => judge(&health, Wants::Brain).err(),
-                Err(unwell) => Some(unwell.to_string()),
-            },
+            examined = self.examine(engine_id, &patient) => examined.err(),
             () = self.clock.sleep(timeout) => Some(format!("it said nothing within {} s", timeout.as_secs_f64())),
         };
         let now = (self.moment(), self.now());
-        let failed = self.supervision.checked(engine_id, &instance, unwell.is_none(), now);
+        let failed = self.supervision.checked(engine_id, instance, unwell.is_none(), now);
         let Some(reason) = unwell else { return };
         tracing::info!(engine.id = %engine_id, reason, failed, "An engine failed a health check.");
         if failed < tolerated {
@@ -192,9 +190,32 @@ impl Fleet {
             tracing::warn!(engine.id = %engine_id, why, "An unwell engine is left as it is: the backend is silent too.");
             return;
         }
-        if let Err(error) = self.give_up(engine_id, &instance, &reason).await {
+        if let Err(error) = self.give_up(engine_id, instance, &reason).await {
             let error: &dyn std::error::Error = &error;
             tracing::error!(engine.id = %engine_id, error, "An unwell engine could not be recorded as failed yet.");
+        }
+    }
+
+    /// Asks an engine how it is and, where that is in doubt, to take the registry's key; fails with what is wrong.
+    async fn examine(&self, engine_id: EngineId, patient: &Patient) -> Result<(), String> {
+        let said = |unwell: Unwell| unwell.to_string();
+        judge(&self.probe.ask(patient.port).await.map_err(said)?, Wants::Brain)?;
+        if patient.key == KeyState::Accepted || sabotage::by(Saboteur::TrustKeys) {
+            return Ok(());
+        }
+        // While it changes its key, or while the registry does not answer, nobody can say which one is right.
+        let Ok(Some(row)) = self.registry.engine_by_id(engine_id).await else { return Ok(()) };
+        let Some(key) = self.engine_key(&row).ok().filter(|_| row.claim.is_none()) else { return Ok(()) };
+        match self.probe.identify(patient.port, &key).await {
+            Ok(()) => {
+                self.supervision.key_accepted(engine_id, self.moment());
+                Ok(())
+            }
+            Err(Unwell::Refused { .. }) => {
+                self.supervision.set_key_state(engine_id, KeyState::Refused);
+                Err("it refuses the key that the registry has for it".to_owned())
+            }
+            Err(unwell) => Err(unwell.to_string()),
         }
     }
 
@@ -230,7 +251,7 @@ impl Fleet {
                 fleet.supervision.follow(&row, false, fleet.moment(), fleet.now());
             } else if fleet.backend.runs(&instance).await? {
                 fleet.registry.check_ours().await?;
-                fleet.backend.kill(engine_id).await?;
+                fleet.backend.kill(row.target()).await?;
                 fleet.fail(&row, &reason, "health").await?;
             } else {
                 // What has ended is not unwell. Whoever is told of its end says so in this time, and knows more of it.

@@ -8,7 +8,7 @@ use contract::{Timestamp, UserId};
 use serde_json::{Value, json};
 
 use super::calls::seat;
-use super::supervision::{Moment, Restart};
+use super::supervision::{KeyState, Moment, Restart};
 use super::{Fleet, FleetError};
 use crate::backend::{self, BackendError};
 use crate::registry::{EngineRow, Product};
@@ -111,6 +111,13 @@ impl Fleet {
                 because.push("Its idle threshold is 0: it is never put to sleep.".to_owned());
             }
             None => because.push("It has only just come up.".to_owned()),
+        }
+        if self.supervision.key_state(row.engine_id) == Some(KeyState::Refused) {
+            because.push(
+                "It refuses the key that the registry has for it; unless it takes it again, its health checks fail and it \
+                 is launched again with that key."
+                    .to_owned(),
+            );
         }
         let ask = json!({"subsystem": "telemetry", "op": "activity"});
         let said = match self.engine_key(row) {

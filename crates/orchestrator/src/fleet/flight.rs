@@ -20,6 +20,7 @@ use tracing::Instrument as _;
 use super::FleetError;
 use super::error::BrokenOff;
 use super::lifecycle::Change;
+use super::moving::Moved;
 use super::policies::suspended;
 use crate::registry::{EngineRow, Refused, RegistryError, Seat};
 
@@ -34,6 +35,8 @@ pub(super) enum Settled {
     Destroyed(EngineId),
     /// Nothing was changed, and the user is not admitted.
     Denied(DenialReason),
+    /// The engine was moved to another version, or taken back: who did not ask for that looks again.
+    Moved(Box<Moved>),
 }
 
 /// Why a change ended without settling what its callers asked for.

@@ -99,6 +99,8 @@ pub(crate) enum Trigger {
     Look,
     /// A call to the engine itself, passed on: only to one that runs.
     Reach,
+    /// `PUT /engines/{user_id}/version`.
+    Version,
 }
 
 /// What to do about it.
@@ -156,6 +158,21 @@ pub(crate) fn decide(engine: Option<View>, trigger: Trigger) -> Decision {
             | EngineStatus::Stopped
             | EngineStatus::Failed => Decision::Make(Change::Destroy),
         },
+        Trigger::Version => match (status, change) {
+            (EngineStatus::Destroying, _) => Decision::Refuse(Refusal::NotFound),
+            (
+                EngineStatus::Running | EngineStatus::Sleeping | EngineStatus::Stopped | EngineStatus::Failed,
+                None,
+            ) => Decision::Make(Change::Start),
+            (
+                EngineStatus::Provisioning
+                | EngineStatus::Running
+                | EngineStatus::Sleeping
+                | EngineStatus::Stopped
+                | EngineStatus::Failed,
+                _,
+            ) => Decision::Wait,
+        },
         Trigger::Look if change == Some(Change::Rotate) => Decision::Wait,
         Trigger::Look => Decision::Pass,
         Trigger::Reach => match while_running(status, change, Change::Stop) {
@@ -180,7 +197,8 @@ pub(crate) const fn shares(trigger: Trigger, change: Change) -> bool {
         | Trigger::Restart
         | Trigger::Destroy
         | Trigger::Look
-        | Trigger::Reach => false,
+        | Trigger::Reach
+        | Trigger::Version => false,
     }
 }
 
@@ -195,7 +213,8 @@ const fn without_engine(trigger: Trigger) -> Decision {
         | Trigger::Restart
         | Trigger::Destroy
         | Trigger::Look
-        | Trigger::Reach => Decision::Refuse(Refusal::NotFound),
+        | Trigger::Reach
+        | Trigger::Version => Decision::Refuse(Refusal::NotFound),
     }
 }
 

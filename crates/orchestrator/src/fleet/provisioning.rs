@@ -80,7 +80,7 @@ impl Fleet {
         if sabotage::by(Saboteur::ForgetRollBack) {
             return failure.error().into();
         }
-        if let Err(error) = self.backend.remove(row.engine_id).await {
+        if let Err(error) = self.backend.remove(row.target()).await {
             // The row keeps its claim, and with it quota and port, until this is made good.
             tracing::warn!(engine.id = %row.engine_id, %error, "A failed provision could not be removed yet.");
             return failure.error().into();

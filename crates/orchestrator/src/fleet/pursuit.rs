@@ -212,6 +212,9 @@ impl Fleet {
             Change::Stop | Change::Sleep | Change::Restart | Change::Rotate | Change::Destroy => None,
         };
         match (flight.change, row) {
+            (Change::Start, Some(row)) if job.trigger == Trigger::Version => {
+                self.move_engine(flight, job, row).await
+            }
             (Change::Provision, _) => self.provision_seat(flight, job).await,
             (Change::Start | Change::Wake, Some(row)) => self.launch_again(flight, job, row).await,
             (Change::Stop | Change::Sleep, Some(row)) => self.put_to_rest(flight, job, row).await,
@@ -293,6 +296,7 @@ fn conclude(job: &Job, change: Change, outcome: Outcome) -> Result<Round, FleetE
         {
             Ok(Round::Over(Settled::Denied(DenialReason::EngineUnhealthy)))
         }
+        Ok(Settled::Moved(_)) if job.trigger != Trigger::Version => Ok(Round::Again),
         Ok(settled) => Ok(Round::Over(settled)),
         Err(Ended::Failed(error)) => Err(error),
         Err(Ended::Stale) => Ok(Round::Again),
@@ -306,7 +310,8 @@ fn conclude(job: &Job, change: Change, outcome: Outcome) -> Result<Round, FleetE
             | Trigger::Sleep { .. }
             | Trigger::Restart
             | Trigger::Destroy
-            | Trigger::Reach => Err(FleetError::EngineNotFound),
+            | Trigger::Reach
+            | Trigger::Version => Err(FleetError::EngineNotFound),
         },
     }
 }

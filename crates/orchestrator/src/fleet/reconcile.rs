@@ -16,7 +16,7 @@ use super::exits::{STILL_ENDED, ended_by_itself};
 use super::flight::Ended;
 use super::telemetry::Repair;
 use super::{Fleet, FleetError};
-use crate::backend::{BackendError, Listed};
+use crate::backend::{BackendError, Listed, Target};
 use crate::registry::{EngineRow, Move, RegistryError};
 use crate::sabotage::{self, Saboteur};
 
@@ -35,8 +35,25 @@ const REPAIRS_AT_ONCE: usize = 16;
 struct Findings {
     /// Claimed, with nobody at work; or at rest, with a process or what is left of one.
     disordered: Vec<EngineRow>,
-    /// Without a row.
+    /// Without a row, or launched beside the process that its row names.
     orphans: Vec<Listed>,
+}
+
+/// Engines that were launched for an earlier change of their row than the process that the row names, and run beside
+/// it: an orchestrator that had lost the registry without noticing launched them.
+fn superseded(rows: &[EngineRow], listed: &[Listed]) -> Vec<Listed> {
+    let mut current = HashMap::new();
+    for process in listed.iter().filter(|process| process.alive) {
+        current.insert((process.engine_id, &process.instance), process.generation);
+    }
+    let newer: HashMap<_, _> = rows
+        .iter()
+        .filter_map(|row| Some((row.engine_id, *current.get(&(row.engine_id, row.instance.as_ref()?))?)))
+        .collect();
+    let is_older = |process: &&Listed| {
+        process.alive && newer.get(&process.engine_id).is_some_and(|newer| process.generation < *newer)
+    };
+    listed.iter().filter(is_older).cloned().collect()
 }
 
 /// How long after a failed reading of the registry it is tried again.
@@ -114,10 +131,12 @@ impl Fleet {
         let listing = self.backend.list().await;
         let misread = listing.is_err() && sabotage::by(Saboteur::TakeSilenceForDeath);
         let listed = if misread { Vec::new() } else { listing? };
+        let rows = self.caught_up(rows, &listed).await?;
         let known: HashSet<_> = rows.iter().map(|row| row.engine_id).collect();
         let mut findings = Findings::default();
         let (claimed, settled): (Vec<_>, Vec<_>) = rows.into_iter().partition(|row| row.claim.is_some());
         findings.disordered.extend(claimed.into_iter().filter(|row| self.flights.at(&row.seat).is_none()));
+        findings.orphans = superseded(&settled, &listed);
         if sabotage::by(Saboteur::RestartAdopted) && !self.is_ready() {
             self.bury(settled.clone()).await?;
         }
@@ -129,23 +148,65 @@ impl Fleet {
         }
         self.bury(missing).await?;
         for process in listed.into_iter().filter(|process| !known.contains(&process.engine_id)) {
-            // Read after the listing: an engine has its row before it has a process.
-            let row = match self.registry.engine_by_id(process.engine_id).await {
-                // Known, and to be left alone until a version runs that can read it.
-                Err(RegistryError::Unreadable { .. }) => continue,
-                row => row?,
-            };
-            match row {
-                None => findings.orphans.push(process),
-                // What is left of an engine that has failed is kept for its log.
-                Some(row) if row.status == EngineStatus::Failed && !process.alive => {}
-                Some(row) if row.claim.is_none() && row.status != EngineStatus::Running => {
-                    findings.disordered.push(row);
-                }
-                Some(_) => {}
-            }
+            self.judge(process, &mut findings).await?;
         }
         Ok(findings)
+    }
+
+    /// Says what is to be done about a process of an engine that neither runs nor is changed, as far as was known.
+    async fn judge(&self, process: Listed, findings: &mut Findings) -> Result<(), FleetError> {
+        // Read after the listing: an engine has its row before it has a process.
+        let row = match self.registry.engine_by_id(process.engine_id).await {
+            // Known, and to be left alone until a version runs that can read it.
+            Err(RegistryError::Unreadable { .. }) => return Ok(()),
+            row => row?,
+        };
+        match row {
+            None => findings.orphans.push(process),
+            // What is left of an engine that has failed is kept for its log.
+            Some(row) if row.status == EngineStatus::Failed && !process.alive => {}
+            Some(row) if row.claim.is_none() && row.status != EngineStatus::Running => {
+                findings.disordered.push(self.catch_up(row, process.generation).await?);
+            }
+            Some(_) => {}
+        }
+        Ok(())
+    }
+
+    /// `rows`, none of them behind the processes that were listed after they were read.
+    async fn caught_up(
+        &self,
+        rows: Vec<EngineRow>,
+        listed: &[Listed],
+    ) -> Result<Vec<EngineRow>, RegistryError> {
+        let mut rows: HashMap<_, _> = rows.into_iter().map(|row| (row.engine_id, row)).collect();
+        for Listed { engine_id, generation, .. } in listed {
+            let Some(row) = rows.get_mut(engine_id).filter(|row| row.generation < *generation) else {
+                continue;
+            };
+            // It may have been launched since.
+            if let Some(current) = self.registry.engine_by_id(*engine_id).await?
+                && self.flights.at(&current.seat).is_none()
+            {
+                *row = self.catch_up(current, *generation).await?;
+            }
+        }
+        Ok(rows.into_values().collect())
+    }
+
+    /// Makes up for a registry that lost the change for which an engine was launched: whoever changes the engine from
+    /// now on is later than that, and may act on it.
+    async fn catch_up(&self, row: EngineRow, generation: i64) -> Result<EngineRow, RegistryError> {
+        if row.generation >= generation {
+            return Ok(row);
+        }
+        tracing::warn!(
+            engine.id = %row.engine_id,
+            "An engine was launched for a change that the registry does not know: it was restored from a backup, \
+             or its server lost its last commits."
+        );
+        self.registry.raise_generation(&row, generation).await?;
+        Ok(EngineRow { generation, ..row })
     }
 
     /// Moves engines that were found dead to `failed`.
@@ -184,7 +245,8 @@ impl Fleet {
         let kills = orphans.into_iter().map(|orphan| async move {
             self.telemetry.repaired(Repair::Orphan);
             tracing::warn!(engine.id = %orphan.engine_id, "There is an engine that the registry does not know; it is ended.");
-            if let Err(error) = self.backend.clear(orphan.engine_id).await {
+            let target = Target { engine_id: orphan.engine_id, generation: orphan.generation };
+            if let Err(error) = self.backend.clear(target).await {
                 tracing::warn!(engine.id = %orphan.engine_id, %error, "It could not be ended yet.");
             }
         });

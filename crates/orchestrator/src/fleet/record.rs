@@ -70,7 +70,7 @@ impl Fleet {
     pub(super) fn claim(&self, change: Change) -> Claim {
         let patience_ms = i64::try_from(self.patience().as_millis()).unwrap_or(i64::MAX);
         let deadline = Timestamp::from_unix_ms(self.now().unix_ms().saturating_add(patience_ms));
-        Claim { change, pending: None, owner: self.settings.owner.clone(), deadline }
+        Claim { change, pending: None, image: None, owner: self.settings.owner.clone(), deadline }
     }
 
     /// A row of the ledger about an engine, as of now.

@@ -40,7 +40,7 @@ impl Fleet {
         match row.claim {
             Some(Change::Provision) if sabotage::by(Saboteur::ForgetRollBack) => {}
             Some(Change::Provision) => {
-                self.backend.remove(row.engine_id).await?;
+                self.backend.remove(row.target()).await?;
                 let detail = json!({"from": null, "to": null, "reason": "interrupted"});
                 let entry = self.entry(&row, Event::ProvisionFailed, detail);
                 self.settle(&row, Next::Gone, Some(&entry)).await.map_err(Ended::unsettled)?;
@@ -49,7 +49,7 @@ impl Fleet {
                 self.finish_destroy(&row, "interrupted").await?;
             }
             Some(Change::Start | Change::Wake) => {
-                self.backend.clear(row.engine_id).await?;
+                self.backend.clear(row.target()).await?;
                 // The start of a failed engine began the count of restarts anew.
                 let next = if row.status == EngineStatus::Failed {
                     self.failed(row.restarts)
@@ -59,7 +59,7 @@ impl Fleet {
                 self.settle(&row, next, None).await.map_err(Ended::unsettled)?;
             }
             Some(Change::Restart) => {
-                self.backend.clear(row.engine_id).await?;
+                self.backend.clear(row.target()).await?;
                 let entry = self.attempt(&row, EngineStatus::Failed, "interrupted", None);
                 let next = self.failed(row.restarts);
                 self.settle(&row, next, Some(&entry)).await.map_err(Ended::unsettled)?;
@@ -68,7 +68,7 @@ impl Fleet {
             Some(Change::Rotate) => {
                 self.settle_rotation(&row, "interrupted").await?;
             }
-            None if row.status != EngineStatus::Running => self.backend.clear(row.engine_id).await?,
+            None if row.status != EngineStatus::Running => self.backend.clear(row.target()).await?,
             None => {}
         }
         Err(Ended::Stale)
@@ -84,9 +84,9 @@ impl Fleet {
             return Ok(());
         }
         if runs {
-            self.backend.stop(row.engine_id, GRACE).await?;
+            self.backend.stop(row.target(), GRACE).await?;
         } else {
-            self.backend.clear(row.engine_id).await?;
+            self.backend.clear(row.target()).await?;
         }
         let (event, to) = resting_as(change);
         let detail = json!({"from": row.status, "to": to, "reason": "interrupted"});

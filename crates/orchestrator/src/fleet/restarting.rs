@@ -43,15 +43,15 @@ impl Fleet {
                 .map_err(Ended::unsettled)?;
             return Err(error.into());
         }
-        let before = std::mem::replace(&mut row.engine_version, image);
-        match self.boot(&mut row, Wants::Brain).await {
+        let before = row.engine_version.clone();
+        match self.boot_from(&mut row, image).await {
             Ok(booted) => self.restarted(&row, booted).await,
             Err(failure) => {
                 // As the registry has it: the image of a launch that failed is not what the engine runs.
                 row.engine_version = before;
                 tracing::warn!(engine.id = %row.engine_id, reason = failure.message(), "A restart failed.");
                 // Until it is ended, the row keeps its claim.
-                self.backend.kill(row.engine_id).await?;
+                self.backend.kill(row.target()).await?;
                 if failure.why.is_about_the_host() {
                     let next = self.failed_for_now(row.restarts.saturating_sub(1));
                     self.settle(&row, next, None).await.map_err(Ended::unsettled)?;

@@ -48,7 +48,7 @@ impl Fleet {
             return row.map_or(Err(Ended::Stale), |row| Ok(Settled::Found(Box::new(row))));
         }
         let begun = self.clock.monotonic();
-        if let Err(error) = self.backend.stop(row.engine_id, GRACE).await
+        if let Err(error) = self.backend.stop(row.target(), GRACE).await
             && !self.has_ended(&row).await
         {
             tracing::warn!(engine.id = %row.engine_id, %error, "An engine did not come to rest in time.");
@@ -72,7 +72,7 @@ impl Fleet {
     }
 
     /// Whether an engine whose stop failed has ended all the same: false if nobody knows.
-    async fn has_ended(&self, row: &EngineRow) -> bool {
+    pub(super) async fn has_ended(&self, row: &EngineRow) -> bool {
         match &row.instance {
             Some(instance) => self.backend.runs(instance).await.is_ok_and(|runs| !runs),
             None => false,

@@ -6,12 +6,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use contract::EngineKey;
+use contract::{EngineId, EngineKey};
 use serde_json::json;
 
 use super::exits::ended_by_itself;
 use super::flight::{Ended, Flight, Outcome, Settled};
 use super::lifecycle::Change;
+use super::supervision::{KeyState, moment};
 use super::{Fleet, FleetError};
 use crate::backend::{Listed, Unwell};
 use crate::keys::Purpose;
@@ -20,6 +21,9 @@ use crate::sabotage::{self, Saboteur};
 
 /// How long an engine may take to answer about its key.
 const ANSWER: Duration = Duration::from_secs(5);
+
+/// How long after a rotation that was given up its command may still reach the engine.
+const LATE_COMMAND: Duration = Duration::from_mins(10);
 
 /// How a rotation has ended that nobody saw confirmed.
 pub(super) enum Resolved {
@@ -85,14 +89,18 @@ impl Fleet {
         match self.takes(row, &pending).await? {
             Takes::Pending => match self.rotated(row, pending, reason).await? {
                 Settled::Found(row) => Ok(Resolved::New(row)),
-                Settled::AtRest | Settled::Destroyed(_) | Settled::Denied(_) => Err(Ended::Stale),
+                Settled::AtRest | Settled::Destroyed(_) | Settled::Denied(_) | Settled::Moved(_) => {
+                    Err(Ended::Stale)
+                }
             },
             Takes::Current => {
+                let until = self.moment().saturating_add(moment(LATE_COMMAND));
+                self.supervision.set_key_state(row.engine_id, KeyState::Unproven { until });
                 self.settle(row, Next::Unchanged, None).await.map_err(Ended::unsettled)?;
                 Ok(Resolved::Old)
             }
             Takes::Neither => {
-                self.backend.kill(row.engine_id).await?;
+                self.backend.kill(row.target()).await?;
                 self.fail(row, "the engine takes neither its key nor the new one", "health").await?;
                 Ok(Resolved::Failed)
             }
@@ -141,7 +149,16 @@ impl Fleet {
         key: &EngineKey,
         command: &serde_json::Value,
     ) -> Result<serde_json::Value, Unwell> {
-        self.within_answer(self.probe.rpc(row.port.unwrap_or_default(), key, command)).await
+        let answer = self.within_answer(self.probe.rpc(row.port.unwrap_or_default(), key, command)).await;
+        if matches!(answer, Err(Unwell::Refused { .. })) {
+            self.doubt_key(row.engine_id);
+        }
+        answer
+    }
+
+    /// An engine refused a call that carried the registry's key: the checks ask it for the key from now on.
+    pub(crate) fn doubt_key(&self, engine_id: EngineId) {
+        self.supervision.set_key_state(engine_id, KeyState::Refused);
     }
 
     async fn within_answer<T>(&self, asked: impl Future<Output = Result<T, Unwell>>) -> Result<T, Unwell> {

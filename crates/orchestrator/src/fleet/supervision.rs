@@ -14,7 +14,7 @@ use contract::orchestrator::EngineStatus;
 use contract::{EngineId, ProductId, Timestamp};
 use tokio::sync::Notify;
 
-pub(super) use self::ward::{Duty, Moment, Restart, moment};
+pub(super) use self::ward::{Duty, KeyState, Moment, Restart, moment};
 use self::ward::{Running, Ward};
 use crate::backend::Instance;
 use crate::registry::{EngineRow, Seat, Stamp, Supervised};
@@ -76,6 +76,7 @@ pub(super) struct Patient {
     pub(super) instance: Instance,
     /// Checks failed in a row.
     pub(super) failed: u32,
+    pub(super) key: KeyState,
 }
 
 /// See the module.
@@ -139,6 +140,8 @@ impl Supervision {
         for Supervised { row, stamp } in supervised {
             let stamp = if sabotage::by(Saboteur::ForgetStamps) { Stamp::default() } else { *stamp };
             self.place(row, stamp, (now, wall));
+            // The registry may be a backup that is older than the engine's key.
+            self.set_key_state(row.engine_id, KeyState::Unproven { until: now });
         }
         self.changed.notify_one();
     }
@@ -256,8 +259,27 @@ impl Supervision {
     pub(super) fn patient(&self, engine_id: EngineId) -> Option<Patient> {
         let state = self.state();
         let ward = state.wards.get(&engine_id)?;
-        let Running { port, instance, failed_checks, .. } = ward.as_running()?;
-        Some(Patient { port: *port, instance: instance.clone(), failed: *failed_checks })
+        let Running { port, instance, failed_checks, key, .. } = ward.as_running()?;
+        Some(Patient { port: *port, instance: instance.clone(), failed: *failed_checks, key: *key })
+    }
+
+    /// Whether a running engine takes the registry's key, as far as that is known.
+    pub(super) fn key_state(&self, engine_id: EngineId) -> Option<KeyState> {
+        Some(self.state().wards.get(&engine_id)?.as_running()?.key)
+    }
+
+    /// Something was learnt of whether a running engine takes the registry's key.
+    pub(super) fn set_key_state(&self, engine_id: EngineId, key: KeyState) {
+        if let Some(running) = self.state().wards.get_mut(&engine_id).and_then(Ward::as_running_mut) {
+            running.key = key;
+        }
+    }
+
+    /// A running engine has taken the registry's key.
+    pub(super) fn key_accepted(&self, engine_id: EngineId, now: Moment) {
+        if let Some(running) = self.state().wards.get_mut(&engine_id).and_then(Ward::as_running_mut) {
+            running.key_accepted(now);
+        }
     }
 
     /// A check of `instance` is over. Returns how many have failed in a row.

@@ -9,7 +9,7 @@ use utoipa_axum::router::{OpenApiRouter, UtoipaMethodRouter};
 use utoipa_axum::routes;
 
 use super::auth::Ready;
-use super::{App, audit, engines, figures, health, logs, products, proxy};
+use super::{App, audit, engines, figures, health, logs, products, proxy, versions};
 
 /// Where the document is served.
 pub(super) const PATH: &str = "/openapi.json";
@@ -63,6 +63,9 @@ pub(super) fn when_ready() -> OpenApiRouter<App> {
         .routes(routes!(engines::start))
         .routes(routes!(engines::stop))
         .routes(routes!(engines::rotate_key))
+        .routes(routes!(versions::change))
+        .routes(routes!(versions::list))
+        .routes(routes!(versions::move_engines))
         .routes(routes!(engines::explain))
         .routes(every_method(routes!(proxy::proxy)))
         .routes(routes!(engines::get, engines::destroy))
@@ -84,6 +87,9 @@ fn every_method(route: UtoipaMethodRouter<App>) -> UtoipaMethodRouter<App> {
 /// The document of all routes.
 pub(crate) fn document() -> Document {
     let mut document = always().merge(when_ready()).into_openapi();
+    // The router's own form of a parameter that holds the rest of a path is not the document's.
+    let paths = std::mem::take(&mut document.paths.paths);
+    document.paths.paths = paths.into_iter().map(|(path, item)| (path.replace("{*", "{"), item)).collect();
     // One function passes all methods on; a client made from the document needs a name for each.
     for item in document.paths.paths.values_mut() {
         let methods = [

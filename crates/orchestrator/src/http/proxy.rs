@@ -8,7 +8,7 @@ use std::time::Duration;
 use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::http::uri::Uri;
-use axum::http::{HeaderMap, HeaderName, HeaderValue, header};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use axum::response::Response;
 use contract::engine::ENGINE_KEY_HEADER;
 use contract::orchestrator::{ADMIN_KEY_HEADER, PLATFORM_KEY_HEADER};
@@ -25,7 +25,7 @@ use tower::util::MapResponse;
 use self::heard_out::HeardOut;
 use super::auth::Caller;
 use super::error::answer;
-use crate::fleet::Fleet;
+use crate::fleet::{Fleet, Reach};
 
 /// How long an engine may take to accept a connection.
 const CONNECT: Duration = Duration::from_secs(5);
@@ -94,14 +94,18 @@ pub(super) async fn proxy(
 ) -> Result<Response, ApiError> {
     let (user_id, _) = path;
     let target = target(request.uri()).ok_or_else(unreadable_path)?;
-    let (port, key) = fleet.reach(&product, user_id).await.map_err(answer)?;
+    let Reach { engine_id, port, key } = fleet.reach(&product, user_id).await.map_err(answer)?;
     let (parts, body) = request.into_parts();
     let uri = format!("http://127.0.0.1:{port}{target}").parse::<Uri>().map_err(|_| unreadable_path())?;
     let mut outgoing = Request::new(body);
     *outgoing.method_mut() = parts.method;
     *outgoing.uri_mut() = uri;
     *outgoing.headers_mut() = passed_on(&parts.headers, &key).ok_or_else(ApiError::internal)?;
-    carrier.carry(outgoing).await
+    let answered = carrier.carry(outgoing).await?;
+    if answered.status() == StatusCode::UNAUTHORIZED {
+        fleet.doubt_key(engine_id);
+    }
+    Ok(answered)
 }
 
 impl Carrier {

@@ -23,8 +23,8 @@ async fn lesson_o19_engines_of_an_earlier_version_are_taken_over_and_follow_as_t
     let app = TestApp::new().await;
     let own = app.config_image();
     let free = app.product("free", json!({})).await.key;
-    let key_of_free = free.clone();
     let tied = app.product("tied", json!({"allowed_engine_versions": [own]})).await.key;
+    let (key_of_free, key_of_tied) = (free.clone(), tied.clone());
     let product = Caller { app: &app, key: free.clone() };
     product.provision("follows").await;
     let pin = json!({"user_id": "pinned", "engine_version": own});
@@ -49,18 +49,22 @@ async fn lesson_o19_engines_of_an_earlier_version_are_taken_over_and_follow_as_t
     until_it_is(&free, "pinned", "failed").await;
     until_it_is(&free, "pinned", "running").await;
     assert_eq!(launched(&app, &users).await, ["svc-engine:0.99.0", &own, &own]);
-    // Where there is but one image, staying with another would be the end of an engine.
-    app.backend.keep_one_image();
-    for (user, product) in &users {
-        assert_eq!(short(product.stop(user).await), "200 stopped");
-        assert_eq!(short(product.start(user).await), "200 running");
-    }
-    assert_eq!(launched(&app, &users).await, ["svc-engine:0.99.0"; 3]);
     // Into another major nobody is taken without being asked.
     let app = app.upgraded("svc-engine:1.0.0").await;
     app.begin().await;
-    let free = Caller { app: &app, key: key_of_free };
-    free.stop("follows").await;
-    assert_eq!(short(free.start("follows").await), "200 running");
-    assert_eq!(launched(&app, &[("follows", &free)]).await, ["svc-engine:0.99.0"]);
+    let (free, tied) = (Caller { app: &app, key: key_of_free }, Caller { app: &app, key: key_of_tied });
+    let users = [("follows", &free), ("pinned", &free), ("tied", &tied)];
+    let stop_and_start = async || {
+        for (user, product) in &users {
+            product.stop(user).await;
+            assert_eq!(short(product.start(user).await), "200 running");
+        }
+    };
+    stop_and_start().await;
+    assert_eq!(launched(&app, &users).await, ["svc-engine:0.99.0", &own, &own]);
+    // Where there is but one image, staying with another would be the end of an engine.
+    app.backend.add_image("svc-engine:1.0.0".parse().unwrap());
+    app.backend.keep_one_image();
+    stop_and_start().await;
+    assert_eq!(launched(&app, &users).await, ["svc-engine:1.0.0"; 3]);
 }

@@ -38,6 +38,8 @@ pub(crate) struct Claim {
     pub(crate) change: Change,
     /// For a rotation alone.
     pub(crate) pending: Option<PendingKey>,
+    /// For a move to another version alone: the product's policy must allow it.
+    pub(crate) image: Option<EngineImage>,
     /// The orchestrator process.
     pub(crate) owner: String,
     pub(crate) deadline: Timestamp,
@@ -273,10 +275,14 @@ impl Registry {
         ports: Option<&PortRule>,
     ) -> Result<Claimed, RegistryError> {
         let mut ledger = self.ledger(seen.seat.product_id, 0).await?;
-        let asked_for = matches!(claim.change, Change::Start | Change::Wake);
-        if asked_for && self.stored_policy(&seen.seat.product_id.to_string(), ledger.policy()).is_suspended()
-        {
-            return Ok(Err(Refused::Suspended));
+        if matches!(claim.change, Change::Start | Change::Wake) {
+            let policy = self.stored_policy(&seen.seat.product_id.to_string(), ledger.policy());
+            if policy.is_suspended() {
+                return Ok(Err(Refused::Suspended));
+            }
+            if claim.image.as_ref().is_some_and(|image| !policy.allows(image)) {
+                return Ok(Err(Refused::Image));
+            }
         }
         if ports.is_some() {
             self.lock_several(ledger.connection()).await?;

@@ -9,7 +9,7 @@ use sqlx::any::AnyRow;
 use sqlx::postgres::PgRow;
 
 use super::{RegistryError, Seat};
-use crate::backend::Instance;
+use crate::backend::{Instance, Target};
 use crate::fleet::lifecycle::Change;
 
 /// A query for engines: their columns, in the order in which [`EngineRow::read`] takes them.
@@ -55,6 +55,11 @@ pub(crate) struct EngineRow {
 }
 
 impl EngineRow {
+    /// The engine as whoever changes this row may act on it.
+    pub(crate) const fn target(&self) -> Target {
+        Target { engine_id: self.engine_id, generation: self.generation }
+    }
+
     /// The state it is or was settled in: `provisioning` and `destroying` are changes under way.
     pub(crate) fn settled_status(&self) -> Option<EngineStatus> {
         match self.status {

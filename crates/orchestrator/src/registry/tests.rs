@@ -104,7 +104,7 @@ fn product(slug: &str) -> Product {
 }
 
 fn claim(change: Change) -> Claim {
-    Claim { change, pending: None, owner: "this process".into(), deadline: NOW }
+    Claim { change, pending: None, image: None, owner: "this process".into(), deadline: NOW }
 }
 
 fn entry(engine_id: EngineId, event: Event) -> Entry {

@@ -13,7 +13,10 @@ use futures::stream::BoxStream;
 use service::clock::Clock;
 use tokio::sync::mpsc;
 
-use crate::backend::{Answer, BackendError, Caps, EngineBackend, Exit, Instance, Launch, Listed};
+use crate::backend::{
+    Answer, BackendError, BrainCopy, Caps, EngineBackend, Exit, Instance, Launch, Listed, Target,
+};
+use crate::sabotage::{self, Saboteur};
 
 /// A call that can be made to fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -24,6 +27,8 @@ pub(crate) enum Call {
     Stop,
     Kill,
     Remove,
+    KeepCopy,
+    RestoreCopy,
     List,
     LogTail,
     /// What an engine is told: not the backend's, but as likely to fail.
@@ -67,6 +72,8 @@ pub(crate) struct FaultBackend {
 
 struct State {
     running: HashMap<EngineId, (Instance, Launch)>,
+    /// What runs beside them: launched by an orchestrator that had been replaced.
+    strays: Vec<Listed>,
     /// What is left of engines that ended, or never began.
     remains: HashMap<EngineId, Instance>,
     /// What each engine is held to.
@@ -77,6 +84,13 @@ struct State {
     /// How many of a call are under way, and the most that ever were.
     under_way: HashMap<Call, (usize, usize)>,
     broken_images: HashSet<EngineImage>,
+    /// Images of later major versions than that of the tests.
+    more_images: HashSet<EngineImage>,
+    /// Engines of these images end as soon as they have begun, and have brought the brain to their format before.
+    sick_images: HashSet<EngineImage>,
+    /// The format of each brain: the major version that opened it last.
+    brains: HashMap<EngineId, u64>,
+    copies: HashMap<EngineId, u64>,
     one_image: bool,
     launches: Vec<Launch>,
     health: Health,
@@ -91,6 +105,7 @@ impl FaultBackend {
         let (exits, listener) = mpsc::unbounded_channel();
         let state = State {
             running: HashMap::new(),
+            strays: Vec::new(),
             remains: HashMap::new(),
             held_to: None,
             folders: HashSet::new(),
@@ -98,6 +113,10 @@ impl FaultBackend {
             calls: Vec::new(),
             under_way: HashMap::new(),
             broken_images: HashSet::new(),
+            more_images: HashSet::new(),
+            sick_images: HashSet::new(),
+            brains: HashMap::new(),
+            copies: HashMap::new(),
             one_image: false,
             launches: Vec::new(),
             health: Health::Well,
@@ -191,6 +210,26 @@ impl FaultBackend {
         self.state().one_image = true;
     }
 
+    /// This image of another major version is there from now on.
+    pub(crate) fn add_image(&self, image: EngineImage) {
+        self.state().more_images.insert(image);
+    }
+
+    /// Engines of this image do not come up from now on, or do again.
+    pub(crate) fn set_sick(&self, image: EngineImage, sick: bool) {
+        let mut state = self.state();
+        if sick {
+            state.sick_images.insert(image)
+        } else {
+            state.sick_images.remove(&image)
+        };
+    }
+
+    /// The format of an engine's brain.
+    pub(crate) fn brain(&self, engine_id: EngineId) -> u64 {
+        self.state().brains[&engine_id]
+    }
+
     /// This image is not there any more.
     pub(crate) fn break_image(&self, image: EngineImage) {
         self.state().broken_images.insert(image);
@@ -244,6 +283,22 @@ impl FaultBackend {
         self.state().running.insert(engine_id, (Instance::new("orphan"), launch));
     }
 
+    /// A running engine was launched for a change that the registry does not know.
+    pub(crate) fn outrun(&self, engine_id: EngineId, generation: i64) {
+        self.state().running.get_mut(&engine_id).unwrap().1.generation = generation;
+    }
+
+    /// An orchestrator that has been replaced launches an engine that runs already, for an earlier change.
+    pub(crate) fn run_stray(&self, engine_id: EngineId) {
+        let stray = Listed { engine_id, instance: Instance::new("stray"), generation: 0, alive: true };
+        self.state().strays.push(stray);
+    }
+
+    /// What runs beside the engines.
+    pub(crate) fn strays(&self) -> usize {
+        self.state().strays.len()
+    }
+
     /// Something is left of an engine that does not run.
     pub(crate) fn leave_remains(&self, engine_id: EngineId) {
         self.state().remains.insert(engine_id, Instance::new("remains"));
@@ -270,6 +325,23 @@ impl FaultBackend {
         self.state.lock().unwrap()
     }
 
+    /// Ends an engine, unless it was launched for a later change.
+    fn end_own(&self, target: Target, how: &str) -> Result<(), BackendError> {
+        let later = {
+            let mut state = self.state();
+            state
+                .strays
+                .retain(|stray| stray.engine_id != target.engine_id || stray.generation > target.generation);
+            let running = state.running.get(&target.engine_id);
+            running.map(|(_, launch)| launch.generation).filter(|generation| *generation > target.generation)
+        };
+        if let Some(generation) = later {
+            return Err(BackendError::Superseded { generation });
+        }
+        self.end(target.engine_id, how);
+        Ok(())
+    }
+
     fn end(&self, engine_id: EngineId, how: &str) {
         let ended = {
             let mut state = self.state();
@@ -286,7 +358,7 @@ impl FaultBackend {
     fn answer<'a, T: Send + 'a>(
         &'a self,
         call: Call,
-        act: impl FnOnce(&Self) -> T + Send + 'a,
+        act: impl FnOnce(&Self) -> Result<T, BackendError> + Send + 'a,
     ) -> Answer<'a, T> {
         Box::pin(async move {
             let fault = {
@@ -299,13 +371,13 @@ impl FaultBackend {
             };
             let _over = Over { backend: self, call };
             match fault {
-                None => Ok(act(self)),
+                None => act(self),
                 Some(Fault::Hang) => std::future::pending().await,
                 Some(Fault::Error(error)) => Err(error),
                 Some(Fault::Late(by)) => {
                     let done = act(self);
                     self.clock.sleep(by).await;
-                    Ok(done)
+                    done
                 }
                 Some(Fault::Exit) => {
                     let before = self.running();
@@ -313,7 +385,7 @@ impl FaultBackend {
                     for launched in self.running().difference(&before) {
                         self.end(*launched, "exit status: 1");
                     }
-                    Ok(done)
+                    done
                 }
             }
         })
@@ -336,7 +408,7 @@ impl Drop for Over<'_> {
 
 impl EngineBackend for FaultBackend {
     fn ping(&self) -> Answer<'_, ()> {
-        self.answer(Call::Ping, |_| ())
+        self.answer(Call::Ping, |_| Ok(()))
     }
 
     fn has_one_image(&self) -> bool {
@@ -345,8 +417,12 @@ impl EngineBackend for FaultBackend {
 
     fn check_image<'a>(&'a self, image: &'a EngineImage) -> Answer<'a, ()> {
         Box::pin(async move {
-            self.answer(Call::CheckImage, |_| ()).await?;
-            let known = image.major() == 0 && !self.state().broken_images.contains(image);
+            self.answer(Call::CheckImage, |_| Ok(())).await?;
+            let known = {
+                let state = self.state();
+                let known = image.major() == 0 || state.more_images.contains(image);
+                known && !state.broken_images.contains(image)
+            };
             if known { Ok(()) } else { Err(BackendError::NoImage(image.clone())) }
         })
     }
@@ -366,57 +442,98 @@ impl EngineBackend for FaultBackend {
         assert!(launch.first || has_data, "only the first launch of an engine makes its folder");
         self.answer(Call::Launch, move |backend| {
             let engine_id = launch.engine_id;
-            backend.end(engine_id, "replaced");
+            backend.end_own(launch.target(), "replaced")?;
             assert!(backend.port_is_free(launch.port), "two engines on port {}", launch.port);
             let mut state = backend.state();
             let instance = Instance::new(format!("instance {}", state.launches.len()));
             state.remains.remove(&engine_id);
             state.folders.insert(engine_id);
             state.launches.push(launch.clone());
+            let (major, brain) = (launch.image.major(), state.brains.entry(engine_id).or_default());
+            let opens = *brain <= major;
+            *brain = major.max(*brain);
+            let well = opens && !state.sick_images.contains(&launch.image);
             state.running.insert(engine_id, (instance.clone(), launch));
-            instance
+            drop(state);
+            if !well {
+                backend.end(engine_id, "exit status: 1");
+            }
+            Ok(instance)
         })
     }
 
-    fn stop(&self, engine_id: EngineId, grace: Duration) -> Answer<'_, ()> {
+    fn stop(&self, target: Target, grace: Duration) -> Answer<'_, ()> {
         assert_eq!(grace, Duration::from_secs(30), "the contract's grace");
-        self.answer(Call::Stop, move |backend| backend.end(engine_id, "exit status: 0"))
+        self.answer(Call::Stop, move |backend| backend.end_own(target, "exit status: 0"))
     }
 
-    fn kill(&self, engine_id: EngineId) -> Answer<'_, ()> {
-        self.answer(Call::Kill, move |backend| backend.end(engine_id, "killed"))
+    fn kill(&self, target: Target) -> Answer<'_, ()> {
+        self.answer(Call::Kill, move |backend| backend.end_own(target, "killed"))
     }
 
-    fn clear(&self, engine_id: EngineId) -> Answer<'_, ()> {
+    fn clear(&self, target: Target) -> Answer<'_, ()> {
         self.answer(Call::Kill, move |backend| {
-            backend.end(engine_id, "killed");
-            backend.state().remains.remove(&engine_id);
+            backend.end_own(target, "killed")?;
+            backend.state().remains.remove(&target.engine_id);
+            Ok(())
         })
     }
 
-    fn remove(&self, engine_id: EngineId) -> Answer<'_, ()> {
+    fn remove(&self, target: Target) -> Answer<'_, ()> {
         self.answer(Call::Remove, move |backend| {
-            backend.end(engine_id, "killed");
+            backend.end_own(target, "killed")?;
             let mut state = backend.state();
-            state.remains.remove(&engine_id);
-            state.folders.remove(&engine_id);
+            state.remains.remove(&target.engine_id);
+            state.folders.remove(&target.engine_id);
+            Ok(())
+        })
+    }
+
+    fn keep_copy(&self, target: Target) -> Answer<'_, BrainCopy> {
+        self.answer(Call::KeepCopy, move |backend| {
+            let mut state = backend.state();
+            assert!(
+                !state.running.contains_key(&target.engine_id),
+                "the brain of a running engine is copied"
+            );
+            let brain = state.brains.get(&target.engine_id).copied().unwrap_or_default();
+            state.copies.insert(target.engine_id, brain);
+            Ok(BrainCopy { format: u32::try_from(brain).ok() })
+        })
+    }
+
+    fn restore_copy(&self, target: Target) -> Answer<'_, ()> {
+        self.answer(Call::RestoreCopy, move |backend| {
+            let mut state = backend.state();
+            assert!(
+                !state.running.contains_key(&target.engine_id),
+                "the brain of a running engine is replaced"
+            );
+            let brain = state.copies[&target.engine_id];
+            if !sabotage::by(Saboteur::ForgetCopy) {
+                state.brains.insert(target.engine_id, brain);
+            }
+            Ok(())
         })
     }
 
     fn list(&self) -> Answer<'_, Vec<Listed>> {
         self.answer(Call::List, |backend| {
             let state = backend.state();
-            let listed = state.running.iter().map(|(engine_id, (instance, _))| Listed {
+            let listed = state.running.iter().map(|(engine_id, (instance, launch))| Listed {
                 engine_id: *engine_id,
                 instance: instance.clone(),
+                generation: launch.generation,
                 alive: true,
             });
+            let strays = state.strays.iter().cloned();
             let remains = state.remains.iter().map(|(engine_id, instance)| Listed {
                 engine_id: *engine_id,
                 instance: instance.clone(),
+                generation: 0,
                 alive: false,
             });
-            listed.chain(remains).collect()
+            Ok(listed.chain(strays).chain(remains).collect())
         })
     }
 
@@ -433,7 +550,7 @@ impl EngineBackend for FaultBackend {
     fn log_tail(&self, _: EngineId, lines: usize) -> Answer<'_, Vec<String>> {
         self.answer(Call::LogTail, move |_| {
             let log = ["engine began", "the last words"];
-            log.iter().skip(log.len().saturating_sub(lines)).map(ToString::to_string).collect()
+            Ok(log.iter().skip(log.len().saturating_sub(lines)).map(ToString::to_string).collect())
         })
     }
 

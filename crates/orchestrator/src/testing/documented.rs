@@ -53,7 +53,8 @@ fn read(method: &str, path: &str, operation: &Value) -> Operation {
     let responses = operation["responses"].as_object().unwrap();
     Operation {
         method: method.to_uppercase(),
-        path: path.to_owned(),
+        // The rest of a path, as the router has it.
+        path: path.replace("/proxy/{path}", "/proxy/{*path}"),
         unknown_key,
         has_body,
         has_input: has_body || operation["parameters"].is_array(),

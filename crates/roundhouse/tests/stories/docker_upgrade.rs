@@ -1,12 +1,14 @@
 //! Story 39 (lesson o19): images are rolled forward and back within a major version, and what an earlier version
 //! started is adopted and driven.
 
+use std::collections::BTreeMap;
+
 use reqwest::Method;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use crate::support::form::ENGINE_RECORD;
-use crate::support::{Deployment, Docker, Engine, Product, eventually, image};
+use crate::support::{Deployment, Docker, Ended, Engine, Orchestrator, Product, eventually, image};
 
 /// Another version of the engines' image, the same but for its name. At its end it goes.
 struct Version {
@@ -74,6 +76,56 @@ async fn lesson_o19_images_are_followed_forward_and_back_within_a_major_version(
         assert_eq!(&image_of(&place, &product, image).await, image, "who comes new gets what is set");
         product.delete(image).await.ok("status:text engine_id:engine");
     }
+    drop(orchestrator);
+}
+
+/// What the operator's command says.
+async fn engines(place: &Deployment, orchestrator: &Orchestrator, line: &[&str]) -> Ended {
+    let variables = BTreeMap::from([("ORCH_ADMIN_KEY".to_owned(), place.admin_key.clone())]);
+    let line: Vec<_> =
+        ["engines"].iter().chain(line).chain(&["--url", &orchestrator.base]).copied().collect();
+    place.fleet.home.run(&line, &variables).ended().await
+}
+
+#[tokio::test]
+async fn an_operator_takes_a_fleet_across_a_major_version_and_what_fails_is_taken_back() {
+    let Some(place) = Deployment::docker() else { return };
+    let now = image::reference(env!("CARGO_PKG_VERSION"));
+    let major = Version::new(place.daemon(), "78.0.0").await;
+    let (orchestrator, product) = place.start_with_product().await;
+    for user in ["ada", "bob"] {
+        product.engine(user).await.tell("task", "Hello!").await;
+    }
+    product.stop("bob").await.ok("status:text");
+    let messages = product.engine("ada").await.messages("task").await;
+
+    // An image that is no engine.
+    let broken = Version { docker: place.daemon().clone(), reference: image::reference("79.0.0") };
+    place.daemon().run(&["tag", &image::base(), &broken.reference]).await;
+    let version = |version: &str| Some(json!({"engine_version": version}));
+    let answer = product.call(Method::PUT, "/engines/ada/version", version(&broken.reference)).await;
+    assert!(answer.refused(502, "BACKEND_ERROR").contains("with its brain as it was"));
+    assert_eq!(image_of(&place, &product, "ada").await, now);
+    assert_eq!(product.engine("ada").await.messages("task").await, messages);
+
+    let moved =
+        engines(&place, &orchestrator, &["move", "--from", &now, "--to", &major.reference]).await.well();
+    assert!(moved.contains("2 moved, 0 not."), "{moved}");
+    assert_eq!(image_of(&place, &product, "ada").await, major.reference);
+    assert_eq!(product.engine("ada").await.messages("task").await, messages);
+    assert_eq!(product.status("bob").await, "stopped");
+    let told = engines(&place, &orchestrator, &["versions"]).await.well();
+    assert!(told.contains(&format!("2 on {}, pinned", major.reference)), "{told}");
+    // The copy of each brain is there, and goes with the engine.
+    let folder = place.fleet.engine_folder(&product.engine("ada").await.id);
+    assert!(folder.join("brain.before/brain.sqlite").exists());
+    product.delete("ada").await.ok("status:text engine_id:engine");
+    assert!(!folder.exists());
+    // Back to what the deployment has.
+    let answer = product.call(Method::PUT, "/engines/bob/version", version("default")).await;
+    let changed = answer.ok("engine_id:engine status:text url:url engine_version:text pinned:bool \
+                             previous_version:text crosses_major:bool copied_brain_format:int");
+    assert_eq!((&changed["engine_version"], &changed["pinned"]), (&json!(now), &json!(false)));
     drop(orchestrator);
 }
 

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Instant;
 
 use futures::future::join_all;
+use reqwest::Method;
 use rustix::process::Signal;
 use serde_json::json;
 use strict_provider::{Gate, Reply, StrictProvider};
@@ -79,6 +80,27 @@ async fn a_new_key_works_at_once_and_the_old_one_never_again() {
     assert_eq!(kept.len(), 2, "{kept:?}");
     let keys: BTreeSet<&String> = old.iter().chain([&key]).collect();
     assert_eq!(keys.len(), 5, "each is another");
+}
+
+/// Whoever holds an engine's key can give it another one behind the orchestrator's back.
+#[tokio::test]
+async fn an_engine_that_was_given_another_key_elsewhere_comes_back_with_its_own() {
+    let place = Deployment::new()
+        .with("ORCH_HEALTH_CHECK_INTERVAL_S", "0.2")
+        .with("ORCH_RESTART_BACKOFF_BASE_S", "0.2");
+    let (_orchestrator, product) = place.start_with_product().await;
+    let engine = product.engine("ada").await;
+    let foreign = json!({"key_hash": "0".repeat(64)});
+    assert_eq!(engine.control("set_key_hash", foreign).await.status, 200);
+    // The orchestrator learns of it by the first call that it passes on.
+    product.call(Method::GET, "/engines/ada/proxy/tasks", None).await.refused(401, "INVALID_ENGINE_KEY");
+    product.becomes("ada", "failed").await;
+    product.becomes("ada", "running").await;
+    takes(&product, "ada", &engine.key, &[]).await;
+    product.call(Method::GET, "/engines/ada/proxy/tasks", None).await.ok("tasks:array total:int");
+    let crashes = product.audit("crash").await;
+    let reason = crashes[0].1["reason"].as_str().unwrap();
+    assert_eq!(reason, "it refuses the key that the registry has for it");
 }
 
 #[tokio::test]

@@ -2,8 +2,9 @@
 //!
 //! One rule shares the places out: an address may have at most [`SHARE`] times as many connections as there are
 //! places free. So one address alone may have nearly all of them, and yet there is always a place for another one.
-//! Where a place is wanting, connections that wait for a request make room, the longest idle ones of the address that
-//! has most first. Who gets no place may stand: that is long enough to be told so, and to ask for the health.
+//! Where all places are taken, connections that wait for a request make room, the longest idle ones of the address that
+//! has most first. An address that is at its limit while places are free closes idle connections of its own only. Who
+//! gets no place may stand: that is long enough to be told so, and to ask for the health.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
@@ -47,7 +48,8 @@ struct Table {
     places: Tier,
     standing: Tier,
     guests: HashMap<u64, Guest>,
-    fruitless: Option<Instant>,
+    /// The last search that found no idle connection: whose were looked for, and when.
+    fruitless: Option<(Option<IpAddr>, Instant)>,
 }
 
 struct Guest {
@@ -81,7 +83,8 @@ impl Room {
         let address = party(address);
         let mut table = self.table.lock().unwrap_or_else(PoisonError::into_inner);
         let is_seated = table.places.take(address) || {
-            table.make_room();
+            let only = table.places.has_free().then_some(address);
+            table.make_room(only);
             table.places.take(address)
         };
         if !is_seated && !table.standing.take(address) {
@@ -108,7 +111,7 @@ impl Room {
 
     /// Closes some idle connections: what else they hold, such as file descriptors, is wanting.
     pub(super) fn make_room(&self) {
-        self.table.lock().unwrap_or_else(PoisonError::into_inner).make_room();
+        self.table.lock().unwrap_or_else(PoisonError::into_inner).make_room(None);
     }
 }
 
@@ -119,11 +122,13 @@ impl Drop for Place {
 }
 
 impl Table {
-    fn make_room(&mut self) {
-        if self.fruitless.is_some_and(|at| at.elapsed() < FRUITLESS) {
+    /// Closes some idle connections, of one address only if one is named.
+    fn make_room(&mut self, only: Option<IpAddr>) {
+        if self.fruitless.is_some_and(|(whose, at)| whose == only && at.elapsed() < FRUITLESS) {
             return;
         }
-        let seated = self.guests.iter().filter(|(_, guest)| !guest.is_standing);
+        let concerned = |guest: &Guest| only.is_none_or(|address| guest.address == address);
+        let seated = self.guests.iter().filter(|(_, guest)| !guest.is_standing && concerned(guest));
         let mut idle: Vec<_> = seated
             .filter_map(|(id, guest)| {
                 let others = self.places.by_address.get(&guest.address).copied().unwrap_or_default();
@@ -131,7 +136,7 @@ impl Table {
             })
             .collect();
         idle.sort_unstable();
-        self.fruitless = idle.is_empty().then(Instant::now);
+        self.fruitless = idle.is_empty().then(|| (only, Instant::now()));
         let count = self.places.most.div_ceil(MADE_FREE);
         for (_, _, id) in idle.into_iter().take(count) {
             if let Some(guest) = self.remove(id) {
@@ -151,6 +156,10 @@ impl Table {
 impl Tier {
     fn new(most: usize) -> Self {
         Self { most, taken: 0, by_address: HashMap::new() }
+    }
+
+    fn has_free(&self) -> bool {
+        self.taken < self.most
     }
 
     fn take(&mut self, address: IpAddr) -> bool {

@@ -72,6 +72,28 @@ fn the_longest_idle_of_who_has_most_makes_room() {
 }
 
 #[test]
+fn an_address_at_its_limit_closes_its_own_idle_connections_while_places_are_free() {
+    let room = Room::new(18);
+    let _at_work = fill(&room, address(1));
+    // One that is idle, of another address: the first one has no claim to it.
+    let idle = room.enter(address(2)).unwrap();
+    assert!(!idle.is_standing);
+    // As if it were long ago that none was found.
+    room.table.lock().unwrap().fruitless = None;
+    assert!(room.enter(address(1)).unwrap().is_standing);
+    assert!(!idle.wanted.is_cancelled());
+    // When all places are taken, idle ones make room for whoever comes.
+    let _others: Vec<_> = (3..)
+        .map_while(|other| {
+            let place = room.enter(address(other)).unwrap();
+            place.exchange.asked();
+            (!idle.wanted.is_cancelled()).then_some(place)
+        })
+        .collect();
+    assert!(idle.wanted.is_cancelled());
+}
+
+#[test]
 fn a_network_of_ipv6_is_one_party() {
     let same = ["2001:db8::1", "2001:db8::ffff:1:2:3"].map(|text| party(text.parse().unwrap()));
     assert_eq!(same[0], same[1]);

@@ -39,6 +39,11 @@ pub(super) fn engine_of(deployment_id: &str, labels: &HashMap<String, String>) -
     labels.get(engine_label()).filter(|_| own)?.parse().ok()
 }
 
+/// The change of the engine's row that a container with these labels was created for.
+pub(super) fn generation_of(labels: &HashMap<String, String>) -> i64 {
+    labels.get(GENERATION).and_then(|generation| generation.parse().ok()).unwrap_or_default()
+}
+
 /// What the daemon is asked for: the containers of a deployment, or of one engine of it.
 pub(super) fn filters(deployment_id: &str, engine_id: Option<EngineId>) -> HashMap<String, Vec<String>> {
     let deployment = if sabotage::by(Saboteur::TakeStrangers) {

@@ -1,5 +1,6 @@
 //! The label on a process: its command line says which deployment it is of, and which engine.
 
+use std::collections::HashSet;
 use std::ffi::OsString;
 use std::fs;
 use std::io;
@@ -20,18 +21,32 @@ fn engine_id_flag() -> &'static str {
     if sabotage::by(Saboteur::ForgetLabel) { "--engine" } else { "--engine-id" }
 }
 
+const GENERATION: &str = "--generation";
+
 /// Whose process it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Label {
     pub(super) deployment_id: String,
     pub(super) engine_id: EngineId,
+    /// The change of the engine's row that it was launched for. Version 0.1 began without it, which reads as 0.
+    pub(super) generation: i64,
+}
+
+/// An engine's process among all processes.
+#[derive(Clone, Debug)]
+pub(super) struct Found {
+    pub(super) engine_id: EngineId,
+    pub(super) generation: i64,
+    pub(super) identity: Identity,
 }
 
 impl Label {
     /// The arguments behind the name.
-    pub(super) fn arguments(&self) -> [OsString; 5] {
-        let engine_id = self.engine_id.to_string();
-        ["engine", DEPLOYMENT, &self.deployment_id, engine_id_flag(), &engine_id].map(OsString::from)
+    pub(super) fn arguments(&self) -> [OsString; 7] {
+        let (engine_id, generation) = (self.engine_id.to_string(), self.generation.to_string());
+        let deployment_id = &self.deployment_id;
+        ["engine", DEPLOYMENT, deployment_id, engine_id_flag(), &engine_id, GENERATION, &generation]
+            .map(OsString::from)
     }
 
     /// Reads a command line as `/proc` has it: each argument ends with a NUL. Only the exact form counts: a
@@ -47,13 +62,18 @@ impl Label {
         if next()? != engine_id_flag() {
             return None;
         }
-        Some(Self { deployment_id, engine_id: next()?.parse().ok()? })
+        let engine_id = next()?.parse().ok()?;
+        let generation = match (next(), next()) {
+            (Some(GENERATION), Some(generation)) => generation.parse().ok()?,
+            _ => 0,
+        };
+        Some(Self { deployment_id, engine_id, generation })
     }
 }
 
-/// All processes of this user that carry the label of `deployment_id`. Those of other users could not be
-/// signalled, and anyone may choose their command line.
-pub(super) fn find(deployment_id: &str) -> io::Result<Vec<(EngineId, Identity)>> {
+/// All processes of this user that carry the label of `deployment_id`, but those whose numbers are `known`. Those of
+/// other users could not be signalled, and anyone may choose their command line.
+pub(super) fn find(deployment_id: &str, known: &HashSet<i32>) -> io::Result<Vec<Found>> {
     let user = rustix::process::geteuid().as_raw();
     let mut found = Vec::new();
     for entry in fs::read_dir("/proc")? {
@@ -61,11 +81,14 @@ pub(super) fn find(deployment_id: &str) -> io::Result<Vec<(EngineId, Identity)>>
         let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<i32>().ok()) else {
             continue;
         };
+        if known.contains(&pid) {
+            continue;
+        }
         match look_at(pid, user) {
             Ok(Some((label, identity)))
                 if label.deployment_id == deployment_id || sabotage::by(Saboteur::TakeStrangers) =>
             {
-                found.push((label.engine_id, identity));
+                found.push(Found { engine_id: label.engine_id, generation: label.generation, identity });
             }
             Ok(_) => {}
             Err(error) if is_gone(&error) => {}
@@ -93,16 +116,20 @@ mod tests {
 
     #[test]
     fn a_label_reads_back_from_a_command_line() {
-        let label = Label { deployment_id: "d1".into(), engine_id: EngineId::new() };
+        let label = Label { deployment_id: "d1".into(), engine_id: EngineId::new(), generation: 7 };
         let words: Vec<String> = label.arguments().iter().map(|word| word.to_str().unwrap().into()).collect();
         let line = format!("{NAME}\0{}\0", words.join("\0"));
-        assert_eq!(Label::parse(line.as_bytes()), Some(label));
+        assert_eq!(Label::parse(line.as_bytes()), Some(label.clone()));
+        // As the first engines of version 0.1 have it.
+        let earlier = line.split("--generation").next().unwrap();
+        assert_eq!(Label::parse(earlier.as_bytes()), Some(Label { generation: 0, ..label }));
         for other in [
             String::new(),
             format!("sh\0-c\0{NAME} engine --deployment d1\0"),
             format!("sh\0{line}"),
             line.replace("eng_", "eng-"),
             line.replace("--deployment", "--data"),
+            line.replace("\x007\0", "\0seven\0"),
         ] {
             assert_eq!(Label::parse(other.as_bytes()), None, "{other:?}");
         }

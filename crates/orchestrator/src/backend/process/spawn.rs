@@ -1,5 +1,6 @@
 //! Starting an engine's process: its session, its streams, its environment.
 
+use std::fs::File;
 use std::io;
 use std::process::Stdio;
 
@@ -41,10 +42,8 @@ pub(super) fn command(options: &Options, label: &Label, launch: &Launch, folder:
 }
 
 /// Starts `command` in a session of its own, so that neither a terminal's signals nor the orchestrator's end
-/// reach it, with its output in the folder's log. Its `first` launch makes the folder.
-pub(super) fn spawn(mut command: Command, folder: &Folder, first: bool) -> io::Result<Box<dyn ChildWrapper>> {
-    folder.prepare(first)?;
-    let log = folder.open_log()?;
+/// reach it, with its output in `log`.
+pub(super) fn spawn(mut command: Command, log: File) -> io::Result<Box<dyn ChildWrapper>> {
     command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
     let mut command = CommandWrap::from(command);
     // The wrapper around the child would wait for its whole session, engines' own children included. What

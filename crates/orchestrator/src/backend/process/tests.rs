@@ -10,6 +10,7 @@ use contract::{EngineKey, ProductId};
 use secrecy::SecretString;
 use service::clock::SystemClock;
 
+use super::identity::Identity;
 use super::*;
 
 /// Runs until it is told to end.
@@ -69,6 +70,10 @@ impl Fixture {
         tokio::time::timeout(Duration::from_secs(10), written).await.expect("the engine never wrote it");
     }
 
+    fn own(&self) -> Target {
+        self.launch().target()
+    }
+
     fn home(&self) -> PathBuf {
         self.options.data_root.join(self.engine_id.to_string())
     }
@@ -76,12 +81,17 @@ impl Fixture {
 
 impl Drop for Fixture {
     fn drop(&mut self) {
-        for (_, identity) in label::find(&self.options.deployment_id).unwrap() {
-            if let Ok(Some(process)) = Watched::adopt(identity) {
+        for Found { identity, generation, .. } in found(&self.options) {
+            if let Ok(Some(process)) = Watched::adopt(identity, generation) {
                 process.signal(Signal::KILL).unwrap();
             }
         }
     }
+}
+
+/// The processes of a deployment.
+fn found(options: &Options) -> Vec<Found> {
+    label::find(&options.deployment_id, &HashSet::new()).unwrap()
 }
 
 /// The backend of an orchestrator that begins later.
@@ -135,13 +145,13 @@ async fn an_engine_that_obeys_ends_by_itself() {
     let instance = fixture.launched().await;
     assert_eq!(
         fixture.backend.list().await.unwrap(),
-        [Listed { engine_id: fixture.engine_id, instance, alive: true }]
+        [Listed { engine_id: fixture.engine_id, instance, generation: 1, alive: true }]
     );
-    fixture.backend.stop(fixture.engine_id, Duration::from_secs(30)).await.unwrap();
+    fixture.backend.stop(fixture.own(), Duration::from_secs(30)).await.unwrap();
     assert_eq!(next(&mut exits).await.how.as_deref(), Some("exit status: 7"));
     assert!(fixture.backend.list().await.unwrap().is_empty());
     // There is nothing to stop, and that is well.
-    fixture.backend.stop(fixture.engine_id, Duration::from_secs(30)).await.unwrap();
+    fixture.backend.stop(fixture.own(), Duration::from_secs(30)).await.unwrap();
 }
 
 #[tokio::test]
@@ -149,9 +159,9 @@ async fn lesson_o07_an_engine_that_does_not_obey_is_gone_after_its_grace() {
     let fixture = Fixture::new(STUBBORN);
     let mut exits = fixture.backend.exits();
     fixture.launched().await;
-    fixture.backend.stop(fixture.engine_id, Duration::from_millis(50)).await.unwrap();
+    fixture.backend.stop(fixture.own(), Duration::from_millis(50)).await.unwrap();
     assert_eq!(next(&mut exits).await.how.as_deref(), Some("signal: 9 (SIGKILL)"));
-    assert!(label::find(&fixture.options.deployment_id).unwrap().is_empty());
+    assert!(found(&fixture.options).is_empty());
 }
 
 #[tokio::test]
@@ -160,7 +170,7 @@ async fn a_launch_ends_the_engines_earlier_process_first() {
     let first = fixture.launched().await;
     let second = fixture.backend.launch(fixture.launch()).await.unwrap();
     assert_ne!(first, second);
-    assert_eq!(label::find(&fixture.options.deployment_id).unwrap().len(), 1);
+    assert_eq!(found(&fixture.options).len(), 1);
 }
 
 #[tokio::test]
@@ -170,8 +180,11 @@ async fn a_later_orchestrator_finds_watches_and_ends_what_an_earlier_one_launche
     let later = another(&fixture.options);
     let mut exits = later.exits();
     let listed = later.list().await.unwrap();
-    assert_eq!(listed, [Listed { engine_id: fixture.engine_id, instance: instance.clone(), alive: true }]);
-    later.stop(fixture.engine_id, Duration::from_secs(30)).await.unwrap();
+    assert_eq!(
+        listed,
+        [Listed { engine_id: fixture.engine_id, instance: instance.clone(), generation: 1, alive: true }]
+    );
+    later.stop(fixture.own(), Duration::from_secs(30)).await.unwrap();
     let exit = next(&mut exits).await;
     assert_eq!((exit.engine_id, exit.instance), (fixture.engine_id, instance));
     // Another deployment's engines are none of ours.
@@ -179,7 +192,7 @@ async fn a_later_orchestrator_finds_watches_and_ends_what_an_earlier_one_launche
     fixture.launched().await;
     let stranger = another(&Options { deployment_id: "another".into(), ..fixture.options.clone() });
     assert!(stranger.list().await.unwrap().is_empty());
-    stranger.kill(fixture.engine_id).await.unwrap();
+    stranger.kill(fixture.own()).await.unwrap();
     assert_eq!(fixture.backend.list().await.unwrap().len(), 1);
 }
 
@@ -195,12 +208,51 @@ async fn lesson_o01_what_bears_our_name_and_anothers_label_is_never_touched() {
         ..fixture.options.clone()
     });
     assert!(stranger.list().await.unwrap().is_empty());
-    stranger.stop(fixture.engine_id, Duration::ZERO).await.unwrap();
-    stranger.kill(fixture.engine_id).await.unwrap();
-    stranger.remove(fixture.engine_id).await.unwrap();
+    stranger.stop(fixture.own(), Duration::ZERO).await.unwrap();
+    stranger.kill(fixture.own()).await.unwrap();
+    stranger.remove(fixture.own()).await.unwrap();
     assert!(fixture.home().exists());
-    let found = label::find(&fixture.options.deployment_id).unwrap();
-    assert_eq!(found.iter().map(|(_, identity)| identity.instance()).collect::<Vec<_>>(), [instance]);
+    let found = found(&fixture.options);
+    assert_eq!(found.iter().map(|found| found.identity.instance()).collect::<Vec<_>>(), [instance]);
+}
+
+/// What an orchestrator that has been replaced does late: it was frozen, say.
+#[tokio::test]
+async fn lesson_o24_what_a_replaced_orchestrator_does_late_touches_no_later_process() {
+    let fixture = Fixture::new(STUBBORN);
+    fixture.launched().await;
+    let successor = another(&fixture.options);
+    let later = Launch { generation: 2, ..fixture.launch() };
+    let instance = successor.launch(later).await.unwrap();
+    let superseded = Err(BackendError::Superseded { generation: 2 });
+    let late = &fixture.backend;
+    assert_eq!(late.stop(fixture.own(), Duration::ZERO).await, superseded);
+    assert_eq!(late.kill(fixture.own()).await, superseded);
+    assert_eq!(late.clear(fixture.own()).await, superseded);
+    assert_eq!(late.remove(fixture.own()).await, superseded);
+    assert_eq!(late.launch(fixture.launch()).await.map(drop), superseded);
+    // One that had looked for other processes before it was frozen.
+    assert_eq!(late.inner.launch(&fixture.launch()).await.map(drop), superseded);
+    let alive = Listed { engine_id: fixture.engine_id, instance, generation: 2, alive: true };
+    for backend in [&successor, late] {
+        assert_eq!(backend.list().await.unwrap(), std::slice::from_ref(&alive));
+    }
+    assert!(fixture.home().exists());
+}
+
+#[tokio::test]
+async fn of_two_orchestrators_that_launch_at_once_the_later_change_has_the_engine() {
+    let fixture = Fixture::new(STUBBORN);
+    fs::write(fixture.home().join("brain.sqlite"), "").unwrap();
+    let successor = another(&fixture.options);
+    for generation in 2..12 {
+        let later = Launch { generation, ..fixture.launch() };
+        let earlier = Launch { generation: generation - 1, ..fixture.launch() };
+        let (_, instance) = tokio::join!(fixture.backend.launch(earlier), successor.launch(later));
+        let instance = instance.unwrap();
+        let found = found(&fixture.options);
+        assert_eq!(found.iter().map(|found| found.identity.instance()).collect::<Vec<_>>(), [instance]);
+    }
 }
 
 #[tokio::test]
@@ -219,7 +271,7 @@ async fn lesson_o07_two_hundred_naps_leave_the_brain_intact() {
             }
         };
         tokio::time::timeout(Duration::from_secs(5), up).await.expect("the brain is not as it was");
-        fixture.backend.stop(fixture.engine_id, Duration::from_secs(30)).await.unwrap();
+        fixture.backend.stop(fixture.own(), Duration::from_secs(30)).await.unwrap();
         expected.push_str("down\n");
     }
     assert_eq!(fs::read_to_string(&brain).unwrap(), expected);
@@ -238,11 +290,12 @@ async fn lesson_o19_what_an_earlier_version_started_is_found_and_driven() {
     let mut command = tokio::process::Command::new("/bin/sh");
     command.arg0(&words[0]).args(&words[1..]).current_dir(fixture.home());
     let folder = fixture.backend.inner.folders.of(fixture.engine_id);
-    let mut earlier = spawn::spawn(command, &folder, true).unwrap();
+    folder.prepare(true).unwrap();
+    let mut earlier = spawn::spawn(command, folder.open_log().unwrap()).unwrap();
     fixture.log_has("ready").await;
     let listed = fixture.backend.list().await.unwrap();
     assert_eq!(listed.iter().map(|listed| listed.engine_id).collect::<Vec<_>>(), [fixture.engine_id]);
-    fixture.backend.stop(fixture.engine_id, Duration::from_secs(30)).await.unwrap();
+    fixture.backend.stop(fixture.own(), Duration::from_secs(30)).await.unwrap();
     assert_eq!(earlier.wait().await.unwrap().code(), Some(7));
 }
 
@@ -251,12 +304,12 @@ async fn an_adoption_that_fails_part_way_leaves_nothing_to_be_watched_twice() {
     let fixture = Fixture::new(OBEDIENT);
     let instance = fixture.launched().await;
     let later = another(&fixture.options);
-    let mut found = label::find(&fixture.options.deployment_id).unwrap();
-    let (_, identity) = found[0].clone();
-    found.push((EngineId::new(), Identity { pid: 0, ..identity }));
+    let mut found = found(&fixture.options);
+    let none = Identity { pid: 0, ..found[0].identity.clone() };
+    found.push(Found { engine_id: EngineId::new(), identity: none, generation: 1 });
     assert!(later.inner.watch_all(found).is_err());
     let listed = later.list().await.unwrap();
-    assert_eq!(listed, [Listed { engine_id: fixture.engine_id, instance, alive: true }]);
+    assert_eq!(listed, [Listed { engine_id: fixture.engine_id, instance, generation: 1, alive: true }]);
 }
 
 #[tokio::test]
@@ -270,8 +323,8 @@ async fn a_kill_that_comes_while_an_engine_is_launched_ends_it() {
             // The caller gives up at some moment; the launch may go on.
             () = tokio::task::yield_now() => {}
         }
-        fixture.backend.kill(fixture.engine_id).await.unwrap();
-        assert!(label::find(&fixture.options.deployment_id).unwrap().is_empty());
+        fixture.backend.kill(fixture.own()).await.unwrap();
+        assert!(found(&fixture.options).is_empty());
     }
 }
 
@@ -279,21 +332,21 @@ async fn a_kill_that_comes_while_an_engine_is_launched_ends_it() {
 async fn lesson_o14_removal_ends_the_engine_and_takes_its_folder() {
     let fixture = Fixture::new(STUBBORN);
     fixture.launched().await;
-    fixture.backend.remove(fixture.engine_id).await.unwrap();
+    fixture.backend.remove(fixture.own()).await.unwrap();
     assert!(!fixture.home().exists() && fixture.options.data_root.exists());
-    assert!(label::find(&fixture.options.deployment_id).unwrap().is_empty());
-    fixture.backend.remove(fixture.engine_id).await.unwrap();
+    assert!(found(&fixture.options).is_empty());
+    fixture.backend.remove(fixture.own()).await.unwrap();
 }
 
 #[tokio::test]
 async fn a_recycled_pid_is_never_taken_for_an_engine() {
     let fixture = Fixture::new(OBEDIENT);
     fixture.launched().await;
-    let (_, identity) = label::find(&fixture.options.deployment_id).unwrap().remove(0);
-    let of_old = identity::Identity { started: identity.started - 1, ..identity.clone() };
-    assert!(Watched::adopt(of_old).unwrap().is_none());
-    let of_another_boot = identity::Identity { boot_id: "another".into(), ..identity };
-    assert!(Watched::adopt(of_another_boot).unwrap().is_none());
+    let identity = found(&fixture.options).remove(0).identity;
+    let of_old = Identity { started: identity.started - 1, ..identity.clone() };
+    assert!(Watched::adopt(of_old, 1).unwrap().is_none());
+    let of_another_boot = Identity { boot_id: "another".into(), ..identity };
+    assert!(Watched::adopt(of_another_boot, 1).unwrap().is_none());
 }
 
 #[tokio::test]

@@ -16,6 +16,7 @@ use crate::backend::Instance;
 /// A process that is ours to watch.
 pub(super) struct Watched {
     identity: Identity,
+    generation: i64,
     pidfd: AsyncFd<OwnedFd>,
     /// The process as our own child, which has to be reaped; none for one that an earlier orchestrator began.
     child: Mutex<Option<Box<dyn ChildWrapper>>>,
@@ -23,9 +24,9 @@ pub(super) struct Watched {
 
 impl Watched {
     /// Takes hold of a process that this orchestrator has just begun. It may have ended already.
-    pub(super) fn own(mut child: Box<dyn ChildWrapper>) -> io::Result<Self> {
+    pub(super) fn own(mut child: Box<dyn ChildWrapper>, generation: i64) -> io::Result<Self> {
         match hold(child.as_ref()) {
-            Ok((identity, pidfd)) => Ok(Self { identity, pidfd, child: Mutex::new(Some(child)) }),
+            Ok((identity, pidfd)) => Ok(Self { identity, generation, pidfd, child: Mutex::new(Some(child)) }),
             Err(error) => {
                 // What cannot be watched must not run.
                 child.start_kill()?;
@@ -35,7 +36,7 @@ impl Watched {
     }
 
     /// Takes hold of a process found running; none if it has ended meanwhile.
-    pub(super) fn adopt(identity: Identity) -> io::Result<Option<Self>> {
+    pub(super) fn adopt(identity: Identity, generation: i64) -> io::Result<Option<Self>> {
         let pidfd = match open(identity.pid) {
             Ok(pidfd) => pidfd,
             Err(error) if super::identity::is_gone(&error) => return Ok(None),
@@ -43,11 +44,20 @@ impl Watched {
         };
         // Compared after the pidfd is open: if the number still names it now, the pidfd is it.
         let still = Identity::of_engine(identity.pid)?.as_ref() == Some(&identity);
-        Ok(still.then(|| Self { identity, pidfd, child: Mutex::new(None) }))
+        Ok(still.then(|| Self { identity, generation, pidfd, child: Mutex::new(None) }))
     }
 
     pub(super) fn instance(&self) -> Instance {
         self.identity.instance()
+    }
+
+    pub(super) const fn pid(&self) -> i32 {
+        self.identity.pid
+    }
+
+    /// The change of the engine's row that it was launched for.
+    pub(super) const fn generation(&self) -> i64 {
+        self.generation
     }
 
     /// Sends `signal`. To one that has ended, nothing is sent.

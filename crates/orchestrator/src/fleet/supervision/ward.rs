@@ -68,6 +68,18 @@ pub(in crate::fleet) enum Restart {
     Taken,
 }
 
+/// Whether an engine takes the key that the registry has for it, as far as that is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::fleet) enum KeyState {
+    /// It has taken it.
+    Accepted,
+    /// Checks ask for it until one has succeeded at this moment or later: the registry may be older than the engine, or
+    /// a command that changes the engine's key may still reach it.
+    Unproven { until: Moment },
+    /// It has refused it: checks ask for it until it is taken.
+    Refused,
+}
+
 /// A running engine.
 pub(super) struct Running {
     pub(super) instance: Instance,
@@ -75,6 +87,7 @@ pub(super) struct Running {
     check_at: Moment,
     /// A check is under way.
     checking: bool,
+    pub(super) key: KeyState,
     /// When its idleness is judged next.
     judge_at: Moment,
     threshold: Moment,
@@ -103,6 +116,7 @@ impl Ward {
             port,
             check_at: now.saturating_add(phase(row, rules.check_interval)),
             checking: false,
+            key: KeyState::Accepted,
             judge_at: NEVER,
             threshold: moment(threshold),
             failed_checks: stamp.failed_checks,
@@ -273,6 +287,16 @@ impl Running {
 
     fn judge_idleness_from(&mut self, admitted: Moment) {
         self.judge_at = if self.threshold > 0 { admitted.saturating_add(self.threshold) } else { NEVER };
+    }
+
+    /// It has taken the registry's key.
+    pub(super) fn key_accepted(&mut self, now: Moment) {
+        match self.key {
+            KeyState::Unproven { until } if now < until => {}
+            KeyState::Accepted | KeyState::Unproven { .. } | KeyState::Refused => {
+                self.key = KeyState::Accepted;
+            }
+        }
     }
 
     /// A check has ended. Returns how many in a row have failed.

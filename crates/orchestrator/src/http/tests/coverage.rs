@@ -128,7 +128,7 @@ const BACKEND: &str = "BACKEND_ERROR";
 
 /// Every endpoint with the codes that the contract lists for it, and those that its general rules give it; the
 /// extensions likewise.
-const CONTRACT: [(&str, &str, &[&str]); 24] = [
+const CONTRACT: [(&str, &str, &[&str]); 27] = [
     ("GET", "/health", &[]),
     ("POST", "/products/register", &[ADMIN, "PRODUCT_SLUG_EXISTS"]),
     ("PUT", "/products/{product_id}/policy", &[ADMIN, "PRODUCT_NOT_FOUND"]),
@@ -157,6 +157,9 @@ const CONTRACT: [(&str, &str, &[&str]); 24] = [
     // Extensions.
     ("GET", "/products", &[ADMIN]),
     ("GET", "/metrics/prometheus", &[ADMIN]),
+    ("GET", "/admin/versions", &[ADMIN]),
+    ("POST", "/admin/versions/move", &[ADMIN]),
+    ("PUT", "/engines/{user_id}/version", &[KEY, DENIED, NOBODY, BACKEND, "PORT_EXHAUSTION", "BOOT_TIMEOUT"]),
     ("GET", "/audit", &[KEY]),
     ("GET", "/events", &[KEY]),
     ("GET", "/engines/{user_id}/explain", &[KEY, NOBODY]),

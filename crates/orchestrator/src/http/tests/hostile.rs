@@ -18,6 +18,7 @@ use contract::orchestrator::{
     Admission, DestroyedEngine, EngineList, EngineLogs, EngineRecord, Explanation, Health, ProductList,
     ProvisionedEngine, RegisteredProduct, ReplacedPolicy, RotatedKey, StartedEngine, StoppedEngine,
 };
+use contract::version::{ChangedVersion, MovedEngines, VersionList};
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
 use serde::de::DeserializeOwned;
@@ -82,7 +83,10 @@ fn is_of_its_type(method: &str, route: &str, body: &[u8]) -> bool {
         ("GET", "/products") => is::<ProductList>(body),
         ("POST", "/products/register") => is::<RegisteredProduct>(body),
         ("PUT", "/products/{product_id}/policy") => is::<ReplacedPolicy>(body),
+        ("GET", "/admin/versions") => is::<VersionList>(body),
+        ("POST", "/admin/versions/move") => is::<MovedEngines>(body),
         ("GET", "/engines") => is::<EngineList>(body),
+        ("PUT", "/engines/{user_id}/version") => is::<ChangedVersion>(body),
         ("POST", "/engines/provision") => is::<ProvisionedEngine>(body),
         ("GET", "/engines/{user_id}") => is::<EngineRecord>(body),
         ("DELETE", "/engines/{user_id}") => is::<DestroyedEngine>(body),

@@ -104,7 +104,9 @@ impl Probe for FaultBackend {
             if frozen {
                 std::future::pending::<()>().await;
             }
-            self.answer(Call::Rpc, |backend| backend.obey(port, key, command)).await.map_err(|_| silent())?
+            self.answer(Call::Rpc, |backend| Ok(backend.obey(port, key, command)))
+                .await
+                .map_err(|_| silent())?
         })
     }
 }

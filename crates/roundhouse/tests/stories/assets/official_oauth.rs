@@ -1,14 +1,24 @@
-//! A server that is its own authorization server, as the official SDK makes it: most that exist are.
+//! Servers that are their own authorization servers, as the official SDKs make them: most that exist are.
 
 use serde_json::json;
 
 use super::{connection, tools_of, turn};
+use crate::support::peers::Authority;
 use crate::support::{Peers, Rig};
 
 #[tokio::test]
 async fn a_server_of_the_official_sdk_is_connected_used_and_left() {
     let Some(peers) = Peers::found() else { return };
-    let authority = peers.own_authority().await;
+    is_connected_used_and_left(&peers.own_authority().await).await;
+}
+
+#[tokio::test]
+async fn a_server_of_the_official_typescript_sdk_is_connected_used_and_left() {
+    let Some(peers) = Peers::found() else { return };
+    is_connected_used_and_left(&peers.own_authority_in_typescript().await).await;
+}
+
+async fn is_connected_used_and_left(authority: &Authority) {
     let entry = json!({"type": "http", "url": format!("{}/mcp", authority.url()), "auth": "oauth"});
     let rig = Rig::with_servers(json!({"peer": entry})).await;
     let answer = rig.engine.connect(&json!({"server": "peer"})).await;

@@ -16,7 +16,7 @@ use super::home::BINARY;
 use super::skip;
 
 /// What the image is built on.
-fn base() -> String {
+pub(crate) fn base() -> String {
     std::env::var("ROUNDHOUSE_TEST_BASE_IMAGE").unwrap_or_else(|_| "roundhouse-base:bookworm".to_owned())
 }
 
@@ -58,7 +58,7 @@ fn build(docker: &Docker) -> Result<String, String> {
         return Ok(reference);
     }
     let old = docker.call(&["image", "inspect", "--format", "{{.Id}}", &reference]);
-    build_from(docker, &reference, &binary)?;
+    build_from(docker, Path::new(BINARY), &reference, &binary)?;
     if let Ok(old) = old {
         // It stays where a container of another run needs it.
         let _ = docker.call(&["image", "rm", &old]);
@@ -66,13 +66,34 @@ fn build(docker: &Docker) -> Result<String, String> {
     Ok(reference)
 }
 
-/// Builds with the Dockerfile that ships, from a copy of the binary without what only a debugger reads.
-fn build_from(docker: &Docker, reference: &str, binary: &str) -> Result<(), String> {
+/// The image of another program than the one under test. At its end it goes.
+pub(crate) struct ProgramImage {
+    docker: Docker,
+    pub(crate) reference: String,
+}
+
+impl ProgramImage {
+    pub(crate) fn build(docker: &Docker, program: &Path, version: &str) -> Self {
+        let reference = reference(version);
+        build_from(docker, program, &reference, &program.display().to_string()).unwrap();
+        Self { docker: docker.clone(), reference }
+    }
+}
+
+impl Drop for ProgramImage {
+    fn drop(&mut self) {
+        // It may be that a container is just going.
+        let _ = self.docker.call(&["image", "rm", "--force", &self.reference]);
+    }
+}
+
+/// Builds with the Dockerfile that ships, from a copy of the program without what only a debugger reads.
+fn build_from(docker: &Docker, program: &Path, reference: &str, binary: &str) -> Result<(), String> {
     let context = TempDir::with_prefix("roundhouse-image-").map_err(|error| error.to_string())?;
     let copy = context.path().join("roundhouse");
-    let stripped = Command::new("strip").arg("-o").arg(&copy).arg(BINARY).status();
+    let stripped = Command::new("strip").arg("-o").arg(&copy).arg(program).status();
     if !stripped.is_ok_and(|status| status.success()) {
-        fs::copy(BINARY, &copy).map_err(|error| error.to_string())?;
+        fs::copy(program, &copy).map_err(|error| error.to_string())?;
     }
     let file = dockerfile();
     let base = format!("BASE={}", base());

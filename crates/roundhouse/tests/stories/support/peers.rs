@@ -122,9 +122,15 @@ impl Peers {
         Home::new().run_program(&line, &variables.into()).ended().await
     }
 
-    /// A server of the newest SDK that is its own authorization server, without the settings of [`Peers::authority`].
+    /// A server of the newest Python SDK that is its own authorization server, without the settings of
+    /// [`Peers::authority`].
     pub(crate) async fn own_authority(&self) -> Authority {
         Authority { peer: self.serving(Sdk::Newest, &["oauth_server.py"]).await }
+    }
+
+    /// The same, made with the TypeScript SDK.
+    pub(crate) async fn own_authority_in_typescript(&self) -> Authority {
+        Authority { peer: self.serving_by_node("oauth_server.mjs", BTreeMap::new()).await }
     }
 
     async fn serving(&self, sdk: Sdk, line: &[&str]) -> Peer {
@@ -138,19 +144,23 @@ impl Peers {
     /// An authorization server whose access tokens live so long, and that knows clients by `dynamic` registration or by
     /// `document`.
     pub(crate) async fn authority(&self, access_token_ttl_s: u32, registration: &str) -> Authority {
-        let home = Home::new();
-        // Node looks for libraries beside the program.
-        os::unix::fs::symlink(self.folder.join("node/node_modules"), home.path().join("node_modules"))
-            .unwrap();
-        let program = home.path().join("authorization_server.mjs");
-        fs::copy(sources().join("authorization_server.mjs"), &program).unwrap();
-        let node = self.folder.join("node/node");
-        let line = [node, program].map(|path| path.to_str().unwrap().to_owned());
         let variables = BTreeMap::from([
             ("ACCESS_TOKEN_TTL_S".to_owned(), access_token_ttl_s.to_string()),
             ("REGISTRATION".to_owned(), registration.to_owned()),
         ]);
-        Authority { peer: Peer::start(home, &line, &variables).await }
+        Authority { peer: self.serving_by_node("authorization_server.mjs", variables).await }
+    }
+
+    async fn serving_by_node(&self, file: &str, variables: BTreeMap<String, String>) -> Peer {
+        let home = Home::new();
+        // Node looks for libraries beside the program.
+        os::unix::fs::symlink(self.folder.join("node/node_modules"), home.path().join("node_modules"))
+            .unwrap();
+        let program = home.path().join(file);
+        fs::copy(sources().join(file), &program).unwrap();
+        let node = self.folder.join("node/node");
+        let line = [node, program].map(|path| path.to_str().unwrap().to_owned());
+        Peer::start(home, &line, &variables).await
     }
 }
 

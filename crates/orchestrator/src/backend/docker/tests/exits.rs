@@ -4,7 +4,7 @@ use bollard::query_parameters::{KillContainerOptionsBuilder, RestartContainerOpt
 
 use super::super::*;
 use super::silence::{Mode, Proxy};
-use super::support::{Fixture, another, next, tell, until};
+use super::support::{Fixture, another, next, own, tell, until};
 
 #[tokio::test]
 async fn lesson_o05_what_ends_behind_our_back_is_noticed() {
@@ -48,10 +48,10 @@ async fn a_container_that_was_begun_again_is_known_to_run_and_its_next_end_is_to
     fixture.docker.restart_container(instance.as_str(), None::<RestartContainerOptions>).await.unwrap();
     assert_eq!(next(&mut exits).await.instance, instance);
     until("it runs again", async || fixture.backend.runs(&instance).await.unwrap().then_some(())).await;
-    fixture.backend.kill(fixture.engine_id).await.unwrap();
+    fixture.backend.kill(own(fixture.engine_id)).await.unwrap();
     assert_eq!(next(&mut exits).await.instance, instance);
     until("it has ended", async || (!fixture.backend.runs(&instance).await.unwrap()).then_some(())).await;
-    fixture.backend.clear(fixture.engine_id).await.unwrap();
+    fixture.backend.clear(own(fixture.engine_id)).await.unwrap();
     assert!(!fixture.backend.runs(&instance).await.unwrap());
 }
 
@@ -78,10 +78,10 @@ async fn lesson_o05_no_end_is_missed_while_the_daemon_is_away() {
         assert_eq!((exit.engine_id, &exit.instance), (ids[at], &instances[at]));
     }
     // The stream is whole again: what ends now is told too, and nothing of the above a second time.
-    backend.kill(ids[3]).await.unwrap();
+    backend.kill(own(ids[3])).await.unwrap();
     let exit = next(&mut exits).await;
     assert_eq!((exit.instance, exit.how.as_deref()), (instances[3].clone(), Some("exit code 137")));
-    backend.clear(ids[3]).await.unwrap();
+    backend.clear(own(ids[3])).await.unwrap();
 }
 
 #[tokio::test]

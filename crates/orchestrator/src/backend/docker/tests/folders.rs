@@ -3,7 +3,7 @@
 use std::os::unix::fs::symlink;
 
 use super::super::*;
-use super::support::{Fixture, another};
+use super::support::{Fixture, another, own};
 
 #[tokio::test]
 async fn lesson_o18_a_folder_that_cannot_be_made_is_said_and_nothing_is_left() {
@@ -29,7 +29,7 @@ async fn lesson_o14_a_link_in_a_folders_place_is_not_followed() {
     std::fs::write(outside.join("precious"), "data").unwrap();
     symlink(&outside, fixture.options.data_root.join(fixture.engine_id.to_string())).unwrap();
     assert!(fixture.backend.launch(fixture.launch()).await.is_err());
-    assert!(fixture.backend.remove(fixture.engine_id).await.is_err());
+    assert!(fixture.backend.remove(own(fixture.engine_id)).await.is_err());
     assert_eq!(fixture.containers().await, []);
     assert!(outside.join("precious").exists());
 }

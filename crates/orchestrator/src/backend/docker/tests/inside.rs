@@ -3,7 +3,7 @@
 use contract::policy::Policy;
 
 use super::super::*;
-use super::support::{Fixture, inside};
+use super::support::{Fixture, inside, own};
 
 #[tokio::test]
 async fn an_engine_has_no_power_over_anything_but_its_data() {
@@ -70,6 +70,6 @@ async fn caps_hold_and_are_shown() {
     assert!(said.contains("fork"), "more processes than it may have: {said}");
     let said = inside(port, "python3 -c 'print(len(b\"x\" * (512 << 20)))' || echo killed").await;
     assert!(said.contains("killed"), "more memory than it may have: {said}");
-    fixture.backend.kill(fixture.engine_id).await.unwrap();
+    fixture.backend.kill(own(fixture.engine_id)).await.unwrap();
     assert_eq!(fixture.backend.caps(fixture.engine_id).await, Ok(None));
 }

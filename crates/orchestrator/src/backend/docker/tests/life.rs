@@ -4,7 +4,7 @@ use bollard::models::{ContainerCreateBody, HostConfig};
 use bollard::query_parameters::StartContainerOptions;
 
 use super::super::*;
-use super::support::{Fixture, another, free_port, inside, next, until};
+use super::support::{Fixture, another, free_port, inside, next, own, until};
 
 const GRACE: Duration = Duration::from_secs(30);
 
@@ -15,11 +15,12 @@ async fn an_engine_answers_on_its_port_ends_when_it_is_told_and_keeps_its_data()
     let launch = fixture.launch();
     let port = launch.port;
     let instance = fixture.launched(launch).await;
-    let alive = Listed { engine_id: fixture.engine_id, instance: instance.clone(), alive: true };
+    let alive =
+        Listed { engine_id: fixture.engine_id, instance: instance.clone(), generation: 3, alive: true };
     assert_eq!(fixture.backend.list().await.unwrap(), [alive]);
     inside(port, "echo kept > /data/note").await;
 
-    fixture.backend.stop(fixture.engine_id, GRACE).await.unwrap();
+    fixture.backend.stop(own(fixture.engine_id), GRACE).await.unwrap();
     let exit = next(&mut exits).await;
     assert_eq!((exit.engine_id, exit.instance), (fixture.engine_id, instance));
     assert_eq!(exit.how.as_deref(), Some("exit code 7"));
@@ -29,13 +30,13 @@ async fn an_engine_answers_on_its_port_ends_when_it_is_told_and_keeps_its_data()
     let port = again.port;
     fixture.launched(again).await;
     assert_eq!(inside(port, "cat /data/note").await, "kept");
-    fixture.backend.remove(fixture.engine_id).await.unwrap();
+    fixture.backend.remove(own(fixture.engine_id)).await.unwrap();
     assert_eq!(fixture.containers().await, []);
     assert!(!fixture.options.data_root.join(fixture.engine_id.to_string()).exists());
     // There is nothing left to do.
-    fixture.backend.stop(fixture.engine_id, GRACE).await.unwrap();
-    fixture.backend.kill(fixture.engine_id).await.unwrap();
-    fixture.backend.remove(fixture.engine_id).await.unwrap();
+    fixture.backend.stop(own(fixture.engine_id), GRACE).await.unwrap();
+    fixture.backend.kill(own(fixture.engine_id)).await.unwrap();
+    fixture.backend.remove(own(fixture.engine_id)).await.unwrap();
 }
 
 #[tokio::test]
@@ -43,7 +44,7 @@ async fn lesson_o07_a_container_that_does_not_obey_is_gone_after_its_grace() {
     let Some(fixture) = Fixture::new().await else { return };
     let mut exits = fixture.backend.exits();
     fixture.launched(fixture.stubborn()).await;
-    fixture.backend.stop(fixture.engine_id, Duration::from_secs(1)).await.unwrap();
+    fixture.backend.stop(own(fixture.engine_id), Duration::from_secs(1)).await.unwrap();
     assert_eq!(fixture.containers().await, []);
     assert_eq!(next(&mut exits).await.how.as_deref(), Some("exit code 137"));
 }
@@ -56,7 +57,7 @@ async fn a_killed_engine_leaves_its_log_until_its_next_launch() {
     let launch = fixture.stubborn();
     let port = launch.port;
     fixture.launched(launch).await;
-    fixture.backend.kill(engine_id).await.unwrap();
+    fixture.backend.kill(own(engine_id)).await.unwrap();
     assert_eq!(fixture.containers().await, [(engine_id, Life::Over)]);
     let mut log = fixture.backend.log_tail(engine_id, 10).await.unwrap();
     log.sort_unstable();
@@ -65,8 +66,8 @@ async fn a_killed_engine_leaves_its_log_until_its_next_launch() {
     // It is not begun anew: what runs next is another one, on the same port.
     let instance = fixture.launched(Launch { port, ..fixture.launch() }).await;
     let listed = fixture.backend.list().await.unwrap();
-    assert_eq!(listed, [Listed { engine_id, instance, alive: true }]);
-    fixture.backend.clear(engine_id).await.unwrap();
+    assert_eq!(listed, [Listed { engine_id, instance, generation: 3, alive: true }]);
+    fixture.backend.clear(own(engine_id)).await.unwrap();
     assert_eq!(fixture.containers().await, []);
 }
 
@@ -78,12 +79,12 @@ async fn an_engine_that_was_halted_can_be_stopped_and_killed() {
     fixture.launched(fixture.launch()).await;
     fixture.docker.pause_container(&name).await.unwrap();
     assert!(fixture.backend.list().await.unwrap()[0].alive);
-    fixture.backend.stop(fixture.engine_id, GRACE).await.unwrap();
+    fixture.backend.stop(own(fixture.engine_id), GRACE).await.unwrap();
     assert_eq!(next(&mut exits).await.how.as_deref(), Some("exit code 7"));
 
     fixture.launched(fixture.launch()).await;
     fixture.docker.pause_container(&name).await.unwrap();
-    fixture.backend.kill(fixture.engine_id).await.unwrap();
+    fixture.backend.kill(own(fixture.engine_id)).await.unwrap();
     assert_eq!(fixture.containers().await, [(fixture.engine_id, Life::Over)]);
     assert_eq!(next(&mut exits).await.how.as_deref(), Some("exit code 137"));
 }
@@ -101,16 +102,16 @@ async fn lesson_o01_a_container_that_never_began_is_listed_replaced_and_removed(
     };
     let id = left_over().await;
     let listed = fixture.backend.list().await.unwrap();
-    assert_eq!(listed, [Listed { engine_id, instance: Instance::new(id), alive: false }]);
+    assert_eq!(listed, [Listed { engine_id, instance: Instance::new(id), generation: 3, alive: false }]);
     fixture.launched(fixture.launch()).await;
     assert_eq!(fixture.containers().await, [(engine_id, Life::Running)]);
-    fixture.backend.clear(engine_id).await.unwrap();
+    fixture.backend.clear(own(engine_id)).await.unwrap();
 
     left_over().await;
-    fixture.backend.kill(engine_id).await.unwrap();
+    fixture.backend.kill(own(engine_id)).await.unwrap();
     assert_eq!(fixture.containers().await, []);
     left_over().await;
-    fixture.backend.remove(engine_id).await.unwrap();
+    fixture.backend.remove(own(engine_id)).await.unwrap();
     assert_eq!(fixture.containers().await, []);
 }
 
@@ -128,9 +129,9 @@ async fn lesson_o01_a_foreign_container_with_our_name_is_never_touched() {
         let id = fixture.create(&name, body).await;
         fixture.docker.start_container(&id, None::<StartContainerOptions>).await.unwrap();
         let tried = fixture.backend.launch(fixture.launch()).await;
-        fixture.backend.stop(fixture.engine_id, GRACE).await.unwrap();
-        fixture.backend.kill(fixture.engine_id).await.unwrap();
-        fixture.backend.remove(fixture.engine_id).await.unwrap();
+        fixture.backend.stop(own(fixture.engine_id), GRACE).await.unwrap();
+        fixture.backend.kill(own(fixture.engine_id)).await.unwrap();
+        fixture.backend.remove(own(fixture.engine_id)).await.unwrap();
         let listed = fixture.backend.list().await.unwrap();
         let state = fixture.backend.inner.daemon.inspect(&id).await.unwrap().and_then(|found| found.state);
         fixture.remove(&id).await;
@@ -150,15 +151,15 @@ async fn two_deployments_on_one_daemon_do_not_see_each_other() {
     assert_eq!(one.backend.list().await.unwrap().len(), 1);
     // Even asked for the other's engine by its id.
     for engine_id in [one.engine_id, other.engine_id] {
-        one.backend.kill(engine_id).await.unwrap();
-        one.backend.clear(engine_id).await.unwrap();
-        one.backend.remove(engine_id).await.unwrap();
+        one.backend.kill(own(engine_id)).await.unwrap();
+        one.backend.clear(own(engine_id)).await.unwrap();
+        one.backend.remove(own(engine_id)).await.unwrap();
     }
     assert_eq!(one.containers().await, []);
-    let alive = Listed { engine_id: other.engine_id, instance: instance.clone(), alive: true };
+    let alive = Listed { engine_id: other.engine_id, instance: instance.clone(), generation: 3, alive: true };
     assert_eq!(other.backend.list().await.unwrap(), [alive]);
     // The first exit that it hears of is its own.
-    other.backend.kill(other.engine_id).await.unwrap();
+    other.backend.kill(own(other.engine_id)).await.unwrap();
     assert_eq!(next(&mut exits).await.instance, instance);
 }
 
@@ -198,9 +199,10 @@ async fn a_later_orchestrator_finds_and_drives_what_an_earlier_one_launched() {
     let instance = fixture.launched(fixture.launch()).await;
     let later = another(&fixture.options);
     let mut exits = later.exits();
-    let alive = Listed { engine_id: fixture.engine_id, instance: instance.clone(), alive: true };
+    let alive =
+        Listed { engine_id: fixture.engine_id, instance: instance.clone(), generation: 3, alive: true };
     assert_eq!(later.list().await.unwrap(), [alive]);
-    later.stop(fixture.engine_id, GRACE).await.unwrap();
+    later.stop(own(fixture.engine_id), GRACE).await.unwrap();
     assert_eq!(next(&mut exits).await.instance, instance);
 }
 
@@ -215,8 +217,37 @@ async fn a_launch_that_nobody_waits_for_any_more_is_out_of_the_way_of_the_next()
     let port = free_port();
     let instance = fixture.launched(Launch { port, ..fixture.launch() }).await;
     let engine_id = fixture.engine_id;
-    assert_eq!(fixture.backend.list().await.unwrap(), [Listed { engine_id, instance, alive: true }]);
+    assert_eq!(
+        fixture.backend.list().await.unwrap(),
+        [Listed { engine_id, instance, generation: 3, alive: true }]
+    );
     let gone = async || fixture.containers().await.is_empty().then_some(());
-    fixture.backend.remove(engine_id).await.unwrap();
+    fixture.backend.remove(own(engine_id)).await.unwrap();
     until("nothing is left", gone).await;
+}
+
+/// What an orchestrator that has been replaced does late: it was frozen, or its daemon slow.
+#[tokio::test]
+async fn lesson_o24_what_a_replaced_orchestrator_does_late_touches_no_later_container() {
+    let Some(fixture) = Fixture::new().await else { return };
+    let engine_id = fixture.engine_id;
+    fixture.launched(fixture.launch()).await;
+    let successor = another(&fixture.options);
+    let later = Launch { generation: 5, ..fixture.launch() };
+    let instance = successor.launch(later).await.unwrap();
+    let superseded = Err(BackendError::Superseded { generation: 5 });
+    let late = &fixture.backend;
+    assert_eq!(late.stop(own(engine_id), GRACE).await, superseded);
+    assert_eq!(late.kill(own(engine_id)).await, superseded);
+    assert_eq!(late.clear(own(engine_id)).await, superseded);
+    assert_eq!(late.remove(own(engine_id)).await, superseded);
+    assert_eq!(late.launch(fixture.launch()).await.map(drop), superseded);
+    // One that had cleared the way before it was frozen.
+    let Err(NotBegun::Fenced(error)) = late.inner.create(&fixture.launch()).await else {
+        panic!("a container was created beside the later one")
+    };
+    assert_eq!(Err(error), superseded);
+    let alive = Listed { engine_id, instance, generation: 5, alive: true };
+    assert_eq!(successor.list().await.unwrap(), [alive]);
+    assert!(fixture.options.data_root.join(engine_id.to_string()).exists());
 }

@@ -6,7 +6,7 @@ use bollard::models::{Ipam, IpamConfig, NetworkCreateRequest};
 use bollard::query_parameters::InspectNetworkOptions;
 
 use super::super::*;
-use super::support::{Fixture, another, inside};
+use super::support::{Fixture, another, inside, own};
 
 impl Fixture {
     async fn make_network(&self, icc: &str, subnet: Option<&str>) {
@@ -103,6 +103,6 @@ async fn lesson_o13_a_full_network_is_said_and_nothing_is_left() {
     let error = fixture.backend.launch(fixture.launch_of(EngineId::new())).await.unwrap_err();
     assert!(matches!(error, BackendError::Full(_)), "{error}");
     assert_eq!(fixture.containers().await, [(fixture.engine_id, Life::Running)]);
-    fixture.backend.remove(fixture.engine_id).await.unwrap();
+    fixture.backend.remove(own(fixture.engine_id)).await.unwrap();
     fixture.launched(fixture.launch_of(EngineId::new())).await;
 }

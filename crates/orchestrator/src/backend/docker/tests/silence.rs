@@ -10,7 +10,7 @@ use tokio::sync::watch;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::super::*;
-use super::support::{Fixture, SOCKET, another};
+use super::support::{Fixture, SOCKET, another, own};
 use crate::backend::{Bounded, DataRoot, KnownData};
 
 /// What stands between the backend and the daemon does with a connection.
@@ -81,10 +81,10 @@ async fn ask_all(backend: &Bounded, fixture: &Fixture) -> Vec<(&'static str, Res
         async { ("ping", backend.ping().await) },
         async { ("check_image", backend.check_image(&fixture.image).await) },
         async { ("launch", backend.launch(fixture.launch_of(launched)).await.map(drop)) },
-        async { ("stop", backend.stop(stopped, Duration::from_secs(30)).await) },
-        async { ("kill", backend.kill(killed).await) },
-        async { ("clear", backend.clear(cleared).await) },
-        async { ("remove", backend.remove(removed).await) },
+        async { ("stop", backend.stop(own(stopped), Duration::from_secs(30)).await) },
+        async { ("kill", backend.kill(own(killed)).await) },
+        async { ("clear", backend.clear(own(cleared)).await) },
+        async { ("remove", backend.remove(own(removed)).await) },
         async { ("list", backend.list().await.map(drop)) },
         async { ("log_tail", backend.log_tail(fixture.engine_id, 10).await.map(drop)) },
         async { ("caps", backend.caps(fixture.engine_id).await.map(drop)) },
@@ -129,7 +129,7 @@ async fn lesson_o05_a_daemon_that_is_silent_is_out_of_reach_in_time() {
     }
     proxy.set(Mode::Forward);
     assert_eq!(backend.list().await.unwrap().len(), 1);
-    backend.kill(fixture.engine_id).await.unwrap();
+    backend.kill(own(fixture.engine_id)).await.unwrap();
 }
 
 #[tokio::test]

@@ -163,6 +163,11 @@ impl Drop for Fixture {
     }
 }
 
+/// An engine as whoever launched it with [`Fixture::launch`] may act on it.
+pub(super) const fn own(engine_id: EngineId) -> Target {
+    Target { engine_id, generation: 3 }
+}
+
 /// The backend of an orchestrator that begins later, or of another deployment.
 pub(super) fn another(options: &Options) -> Arc<DockerBackend> {
     Arc::new(DockerBackend::new(options.clone(), Arc::new(SystemClock::new())))

@@ -5,7 +5,7 @@ use contract::ProductId;
 use serde_json::Value;
 
 use super::super::*;
-use super::support::{Fixture, free_port, inside, next};
+use super::support::{Fixture, free_port, inside, next, own};
 
 #[tokio::test]
 async fn lesson_o19_a_container_of_an_earlier_version_is_adopted_stopped_and_removed() {
@@ -38,11 +38,11 @@ async fn lesson_o19_a_container_of_an_earlier_version_is_adopted_stopped_and_rem
     };
     let mut exits = backend.exits();
     let instance = launch_as_then().await;
-    let alive = Listed { engine_id: *engine_id, instance: instance.clone(), alive: true };
+    let alive = Listed { engine_id: *engine_id, instance: instance.clone(), generation: 3, alive: true };
     assert_eq!(backend.list().await.unwrap(), [alive]);
     assert!(backend.caps(*engine_id).await.unwrap().is_some());
     assert!(backend.log_tail(*engine_id, 10).await.unwrap().contains(&"ready".to_owned()));
-    backend.stop(*engine_id, Duration::from_secs(30)).await.unwrap();
+    backend.stop(own(*engine_id), Duration::from_secs(30)).await.unwrap();
     assert_eq!(next(&mut exits).await.instance, instance);
     assert_eq!(fixture.containers().await, []);
 
@@ -52,10 +52,10 @@ async fn lesson_o19_a_container_of_an_earlier_version_is_adopted_stopped_and_rem
     let port = launch.port;
     fixture.launched(launch).await;
     assert_eq!(inside(port, "cat /data/brain.sqlite").await, "brain");
-    backend.clear(*engine_id).await.unwrap();
+    backend.clear(own(*engine_id)).await.unwrap();
 
     launch_as_then().await;
-    backend.remove(*engine_id).await.unwrap();
+    backend.remove(own(*engine_id)).await.unwrap();
     assert_eq!(fixture.containers().await, []);
     assert!(!home.exists());
 }

@@ -115,9 +115,12 @@ async fn an_engine_lives() -> BTreeSet<Answered> {
     let ann = json!({"user_id": "ann"}).to_string();
     ask(&product, "POST", "/engines/provision", &ann).await;
     ask(&product, "POST", "/engines/provision", &ann).await;
-    for path in ["/engines", "/audit", "/events", "/status", "/metrics"] {
+    for path in ["/engines", "/audit", "/events", "/status", "/metrics", "/admin/versions"] {
         ask(&product, "GET", path, "").await;
     }
+    change_version(&product, "default").await;
+    let moves = json!({"from": app.config_image(), "engine_version": "default"}).to_string();
+    ask(&product, "POST", "/admin/versions/move", &moves).await;
     ask_each(&product, "ann", &["/admit", "/explain", "/logs", "/{*path}", "/rotate-key", "/start"]).await;
     ask(&product, "GET", "/engines/ann", "").await;
     // Twice each: the second finds it done.
@@ -132,6 +135,7 @@ async fn an_engine_lives() -> BTreeSet<Answered> {
 async fn nobody_is_asked_for() -> BTreeSet<Answered> {
     let app = TestApp::new().await;
     let product = app.product("demo", json!({})).await;
+    change_version(&product, "default").await;
     ask_each(&product, "nobody", &["}", "start", "stop", "rotate-key", "explain", "logs"]).await;
     // A provision that a delete cancels.
     app.backend.script(Call::Launch, Fault::Hang);
@@ -154,6 +158,8 @@ async fn the_host_is_full() -> BTreeSet<Answered> {
     product.start("ann").await;
     product.provision("bob").await;
     product.admit("eve", json!({"auto_provision": true})).await;
+    app.backend.script(Call::KeepCopy, Fault::Error(BackendError::Full("no space".to_owned())));
+    change_version(&product, ANOTHER).await;
     app.seen.answers()
 }
 
@@ -180,9 +186,18 @@ async fn ports_run_out() -> BTreeSet<Answered> {
     product.stop("ann").await;
     product.provision("bob").await;
     product.start("ann").await;
+    change_version(&product, ANOTHER).await;
     product.provision("eve").await;
     product.admit("eve", json!({"auto_provision": true})).await;
     app.seen.answers()
+}
+
+/// A version that the backend has beside the deployment's.
+const ANOTHER: &str = "svc-engine:0.99.0";
+
+async fn change_version(product: &Caller<'_>, version: &str) {
+    let body = json!({"engine_version": version}).to_string();
+    ask(product, "PUT", "/engines/ann/version", &body).await;
 }
 
 /// Makes the next `call` fail.
@@ -198,6 +213,8 @@ async fn the_backend_fails() -> BTreeSet<Answered> {
     break_down(&app, Call::CheckImage);
     product.admit("ann", json!({"auto_provision": true})).await;
     product.provision("ann").await;
+    break_down(&app, Call::CheckImage);
+    change_version(&product, ANOTHER).await;
     break_down(&app, Call::LogTail);
     product.look("/engines/ann/logs").await;
     break_down(&app, Call::Rpc);
@@ -229,6 +246,7 @@ async fn engines_do_not_answer() -> BTreeSet<Answered> {
     app.while_time_passes(STEP, product.get("ann")).await;
     product.stop("ann").await;
     app.backend.set_health(Health::Silent);
+    app.while_time_passes(STEP, change_version(&product, ANOTHER)).await;
     app.while_time_passes(STEP, product.start("ann")).await;
     product.delete("ann").await;
     app.while_time_passes(STEP, product.provision("ann")).await;
@@ -250,6 +268,8 @@ async fn the_registry_is_lost() -> BTreeSet<Answered> {
         "/products/register": {"slug": "other", "display_name": "Other"},
         "/products/{product_id}/policy": {"policy": {}},
         "/engines/provision": {"user_id": "eve"},
+        "/engines/{user_id}/version": {"engine_version": "default"},
+        "/admin/versions/move": {"from": ANOTHER, "engine_version": "default"},
     });
     for operation in operations() {
         let user = if operation.path.ends_with("/start") { "bob" } else { "ann" };

@@ -16,6 +16,13 @@ pub(super) fn body(path: &str, good: bool) -> BoxedStrategy<Vec<u8>> {
         "/products/{product_id}/policy" => policy().prop_map(|policy| vec![policy]).boxed(),
         "/engines/provision" => provision(),
         "/engines/{user_id}/admit" => admit(),
+        "/engines/{user_id}/version" => select(&["default", "svc-engine:0.99.0"][..])
+            .prop_map(|to| vec![member("engine_version", to)])
+            .boxed(),
+        "/admin/versions/move" => {
+            let (from, to) = (member("from", "svc-engine:0.0.1"), member("engine_version", "default"));
+            Just(vec![from, to]).boxed()
+        }
         // Nobody reads it.
         _ => return prop_oneof![9 => any::<Vec<u8>>(), 1 => Just(huge())].boxed(),
     };

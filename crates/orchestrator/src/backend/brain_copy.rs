@@ -1,0 +1,251 @@
+//! A copy of a brain beside it, made before another version of the engine opens it, and put back if that fails.
+//!
+//! The engine does not run meanwhile. One copy is kept: the next one takes its place.
+
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, Read as _, Seek as _, SeekFrom};
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _, fchown};
+use std::path::Path;
+
+use rustix::fs::OFlags;
+
+use super::BrainCopy;
+use super::folder::{BRAIN, Folder};
+use super::removal::remove_all;
+use crate::sabotage::{self, Saboteur};
+
+/// Where the copy is, in the engine's folder.
+const COPY: &str = "brain.before";
+/// Where it is while it is made.
+const UNFINISHED: &str = "brain.before.new";
+/// A file in the copy that says that it is being put back.
+const RESTORING: &str = "restoring";
+/// The brain's write-ahead log: there only if the engine did not end by itself.
+const WAL: &str = "brain.sqlite-wal";
+/// What SQLite makes anew from the log.
+const SHM: &str = "brain.sqlite-shm";
+/// The brain while it is put back.
+const RESTORED: &str = "brain.sqlite.restored";
+
+/// Where SQLite's header has the number that the engine calls the brain's format.
+const FORMAT_AT: u64 = 60;
+
+impl Folder {
+    /// Copies the brain, in the place of an earlier copy.
+    pub(super) fn keep_copy(&self) -> io::Result<BrainCopy> {
+        self.finish_restore()?;
+        let (copy, unfinished) = (self.path().join(COPY), self.path().join(UNFINISHED));
+        remove_if_there(&unfinished)?;
+        DirBuilder::new().mode(0o700).create(&unfinished)?;
+        copy_file(&self.path().join(BRAIN), &unfinished.join(BRAIN))?;
+        copy_if_there(&self.path().join(WAL), &unfinished.join(WAL))?;
+        sync(&unfinished)?;
+        let format = format_of(&unfinished.join(BRAIN))?;
+        remove_if_there(&copy)?;
+        fs::rename(&unfinished, &copy)?;
+        sync(self.path())?;
+        Ok(BrainCopy { format })
+    }
+
+    /// Puts the copy in the place of the brain. The copy stays.
+    pub(super) fn restore_copy(&self) -> io::Result<()> {
+        if sabotage::by(Saboteur::ForgetCopy) {
+            return Ok(());
+        }
+        let copy = self.path().join(COPY);
+        refuse_foreign(&copy)?;
+        OpenOptions::new().write(true).create(true).truncate(false).open(copy.join(RESTORING))?.sync_all()?;
+        sync(&copy)?;
+        self.finish_restore()
+    }
+
+    /// Puts the copy back if that was begun and cut off: until then the brain is neither the one nor the other.
+    pub(super) fn finish_restore(&self) -> io::Result<()> {
+        let copy = self.path().join(COPY);
+        if !fs::exists(copy.join(RESTORING))? {
+            return Ok(());
+        }
+        refuse_foreign(&copy)?;
+        let restored = self.path().join(RESTORED);
+        remove_file_if_there(&restored)?;
+        copy_file(&copy.join(BRAIN), &restored)?;
+        for file in [WAL, SHM] {
+            remove_file_if_there(&self.path().join(file))?;
+        }
+        copy_if_there(&copy.join(WAL), &self.path().join(WAL))?;
+        let folder = fs::symlink_metadata(self.path())?;
+        for file in [&restored, &self.path().join(WAL)] {
+            match open(file) {
+                Ok(file) => fchown(file, Some(folder.uid()), Some(folder.gid()))?,
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => return Err(error),
+            }
+        }
+        fs::rename(restored, self.path().join(BRAIN))?;
+        sync(self.path())?;
+        fs::remove_file(copy.join(RESTORING))?;
+        sync(&copy)
+    }
+}
+
+/// Fails unless the copy is our own: the folder is the engine's, whose programs may have put another in its place.
+fn refuse_foreign(copy: &Path) -> io::Result<()> {
+    let what = fs::symlink_metadata(copy)?;
+    if what.is_dir() && what.uid() == rustix::process::geteuid().as_raw() {
+        return Ok(());
+    }
+    Err(io::Error::other(format!("{} is not the copy that was made", copy.display())))
+}
+
+/// Opens a file for reading. A link in its place is not followed: the engine's programs may have put it there.
+fn open(path: &Path) -> io::Result<File> {
+    let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed();
+    let file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
+    if file.metadata()?.is_file() {
+        return Ok(file);
+    }
+    Err(io::Error::other(format!("{} is not a file: remove it by hand", path.display())))
+}
+
+fn copy_file(from: &Path, to: &Path) -> io::Result<()> {
+    let mut from = open(from)?;
+    let mut to = OpenOptions::new().write(true).create_new(true).mode(0o600).open(to)?;
+    io::copy(&mut from, &mut to)?;
+    to.sync_all()
+}
+
+fn copy_if_there(from: &Path, to: &Path) -> io::Result<()> {
+    if_there(copy_file(from, to))
+}
+
+fn remove_file_if_there(path: &Path) -> io::Result<()> {
+    if_there(fs::remove_file(path))
+}
+
+fn remove_if_there(path: &Path) -> io::Result<()> {
+    match fs::symlink_metadata(path) {
+        Ok(what) if what.is_dir() => remove_all(path),
+        Ok(_) => fs::remove_file(path),
+        Err(error) => if_there(Err(error)),
+    }
+}
+
+fn if_there(done: io::Result<()>) -> io::Result<()> {
+    match done {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        done => done,
+    }
+}
+
+/// Makes what was created or renamed in a folder last.
+fn sync(folder: &Path) -> io::Result<()> {
+    File::open(folder)?.sync_all()
+}
+
+/// The format of a brain; none if it is no SQLite database.
+fn format_of(brain: &Path) -> io::Result<Option<u32>> {
+    let mut brain = open(brain)?;
+    brain.seek(SeekFrom::Start(FORMAT_AT))?;
+    let mut format = [0; 4];
+    match brain.read_exact(&mut format) {
+        Ok(()) => Ok(Some(u32::from_be_bytes(format))),
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use contract::EngineId;
+
+    use super::super::folder::Folders;
+    use super::*;
+
+    struct Fixture {
+        folder: Folder,
+        root: tempfile::TempDir,
+    }
+
+    impl Fixture {
+        fn new() -> Self {
+            let root = tempfile::tempdir().unwrap();
+            let folder = Folders::new(root.path().to_owned()).of(EngineId::new());
+            folder.prepare(true).unwrap();
+            let this = Self { folder, root };
+            this.write(BRAIN, "old brain");
+            this
+        }
+
+        fn write(&self, file: &str, text: &str) {
+            fs::write(self.folder.path().join(file), text).unwrap();
+        }
+
+        fn read(&self, file: &str) -> Option<String> {
+            fs::read_to_string(self.folder.path().join(file)).ok()
+        }
+    }
+
+    #[test]
+    fn a_copy_is_put_back_with_its_log_and_nothing_of_what_came_after() {
+        let brain = Fixture::new();
+        brain.write(WAL, "old log");
+        brain.folder.keep_copy().unwrap();
+        brain.write(BRAIN, "new brain");
+        brain.write(WAL, "new log");
+        brain.write(SHM, "new index");
+        brain.folder.restore_copy().unwrap();
+        assert_eq!(brain.read(BRAIN).unwrap(), "old brain");
+        assert_eq!(brain.read(WAL).unwrap(), "old log");
+        assert_eq!(brain.read(SHM), None);
+        // The next copy takes its place, and has no log where there is none.
+        fs::remove_file(brain.folder.path().join(WAL)).unwrap();
+        brain.folder.keep_copy().unwrap();
+        brain.write(WAL, "new log");
+        brain.folder.restore_copy().unwrap();
+        assert_eq!(brain.read(WAL), None);
+    }
+
+    #[test]
+    fn a_restore_that_was_cut_off_is_finished_before_anything_else_is_done() {
+        type Act = fn(&Folder) -> io::Result<()>;
+        let acts: [Act; 2] = [|folder| folder.prepare(false), |folder| folder.keep_copy().map(drop)];
+        for act in acts {
+            let brain = Fixture::new();
+            brain.folder.keep_copy().unwrap();
+            brain.write(BRAIN, "new brain");
+            brain.write(RESTORED, "half of it");
+            fs::write(brain.folder.path().join(COPY).join(RESTORING), "").unwrap();
+            act(&brain.folder).unwrap();
+            assert_eq!(brain.read(BRAIN).unwrap(), "old brain");
+            assert!(!fs::exists(brain.folder.path().join(COPY).join(RESTORING)).unwrap());
+        }
+    }
+
+    #[test]
+    fn a_copy_tells_the_format_and_is_made_anew_after_one_that_was_cut_off() {
+        let brain = Fixture::new();
+        assert_eq!(brain.folder.keep_copy().unwrap().format, None);
+        let mut header = vec![0; 100];
+        header[60..64].copy_from_slice(&7_u32.to_be_bytes());
+        fs::write(brain.folder.path().join(BRAIN), header).unwrap();
+        fs::create_dir(brain.folder.path().join(UNFINISHED)).unwrap();
+        fs::write(brain.folder.path().join(UNFINISHED).join(BRAIN), "half").unwrap();
+        assert_eq!(brain.folder.keep_copy().unwrap().format, Some(7));
+    }
+
+    #[test]
+    fn links_are_not_followed() {
+        let brain = Fixture::new();
+        let outside = brain.root.path().join("outside");
+        fs::write(&outside, "precious").unwrap();
+        symlink(&outside, brain.folder.path().join(WAL)).unwrap();
+        assert!(brain.folder.keep_copy().is_err());
+        fs::remove_file(brain.folder.path().join(WAL)).unwrap();
+        symlink(brain.root.path(), brain.folder.path().join(COPY)).unwrap();
+        brain.folder.keep_copy().unwrap();
+        assert!(fs::symlink_metadata(brain.folder.path().join(COPY)).unwrap().is_dir());
+        assert_eq!(fs::read_to_string(outside).unwrap(), "precious");
+    }
+}

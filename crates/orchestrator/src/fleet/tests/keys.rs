@@ -1,0 +1,76 @@
+//! Engines that do not take the key that the registry has for them.
+
+use std::time::Duration;
+
+use serde_json::json;
+
+use crate::config::Rules;
+use crate::testing::{Call, Caller, Fault, TestApp, short};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// Waits until the only engine has been launched with the key that the registry has for it.
+async fn is_launched_again(app: &TestApp, product: &Caller<'_>) {
+    app.step_until(SECOND, async || app.ledger().await.len() > 2).await;
+    let refused = "crash running→failed it refuses the key that the registry has for it";
+    assert_eq!(app.ledger().await[1..3], [refused, "restart failed→running crash"]);
+    let awake = app.while_time_passes(SECOND, product.admit("ann", json!({"auto_wake": true}))).await;
+    assert_eq!(short(awake), "200 running");
+    let rows = app.rows("SELECT key_hash FROM engines").await;
+    assert_eq!(app.backend.key_hashes().pop().unwrap().to_hex(), rows[0][0]);
+    app.assert_in_order().await;
+}
+
+/// A registry that was restored from a backup, or an engine that was given another key behind its back.
+#[tokio::test]
+async fn lesson_o25_an_engine_that_refuses_the_registrys_key_is_launched_again_after_a_takeover() {
+    let app = TestApp::new().await;
+    let product = app.product("demo", json!({})).await;
+    product.provision("ann").await;
+    app.backend.forget_keys();
+    let key = product.key.clone();
+    let app = app.killed().await;
+    app.begin().await;
+    is_launched_again(&app, &Caller { app: &app, key }).await;
+}
+
+#[tokio::test]
+async fn lesson_o25_an_engine_that_refuses_to_say_whether_it_may_sleep_is_launched_again() {
+    let rules = Rules { idle_threshold: Duration::from_mins(5), ..Rules::default() };
+    let app = TestApp::by(rules).await;
+    let product = app.product("demo", json!({})).await;
+    product.provision("ann").await;
+    app.backend.forget_keys();
+    is_launched_again(&app, &product).await;
+}
+
+/// The command that changes its key reaches an engine after the rotation was given up.
+#[tokio::test]
+async fn lesson_o25_a_key_that_an_engine_takes_too_late_does_not_stay() {
+    let app = TestApp::new().await;
+    let product = app.product("demo", json!({})).await;
+    product.provision("ann").await;
+    app.backend.script(Call::Rpc, Fault::Error(crate::backend::BackendError::Failed("lost".into())));
+    assert_eq!(short(product.rotate("ann").await), "502 BACKEND_ERROR");
+    // Checks that were good in between are no proof for what comes later.
+    let engine_id = *app.backend.running().iter().next().unwrap();
+    app.step_until(SECOND, async || app.backend.asked(engine_id) > 3).await;
+    app.backend.forget_keys();
+    is_launched_again(&app, &product).await;
+}
+
+#[tokio::test]
+async fn an_explanation_says_that_the_key_is_refused() {
+    let app = TestApp::new().await;
+    let product = app.product("demo", json!({})).await;
+    product.provision("ann").await;
+    app.backend.forget_keys();
+    // Whoever explains it asks it, and learns it by that.
+    let explained = async || product.call("GET", "/engines/ann/explain", &json!(null)).await.1;
+    explained().await;
+    let because = explained().await["awake_because"].to_string();
+    assert!(because.contains("refuses the key"), "{because}");
+    is_launched_again(&app, &product).await;
+    let because = explained().await["awake_because"].to_string();
+    assert!(!because.contains("refuses the key"), "{because}");
+}

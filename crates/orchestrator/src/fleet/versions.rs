@@ -1,0 +1,93 @@
+//! Which versions engines are on, and the calls that move them to another.
+
+use std::sync::Arc;
+
+use contract::ErrorDetail;
+use contract::UserId;
+use contract::version::{
+    ChangeVersion, ChangedVersion, MoveEngines, MoveLimit, MovedEngine, MovedEngines, VersionCount,
+    VersionList,
+};
+use futures::StreamExt as _;
+
+use super::calls::seat;
+use super::flight::Settled;
+use super::lifecycle::Trigger;
+use super::moving::Moved;
+use super::pursuit::Job;
+use super::{Fleet, FleetError};
+use crate::registry::{EngineRow, Product, Seat};
+
+/// How many engines are moved in one call that does not say.
+const MOVES: i64 = 10;
+
+/// How many of them at once: each is a stop and a boot.
+const MOVES_AT_ONCE: usize = 4;
+
+impl Fleet {
+    /// Moves one engine.
+    pub(crate) async fn change_version(
+        self: &Arc<Self>,
+        product: &Product,
+        user_id: UserId,
+        ask: ChangeVersion,
+    ) -> Result<ChangedVersion, FleetError> {
+        let Moved { row, from, copy, .. } = self.move_to(seat(product, user_id), ask).await?;
+        Ok(ChangedVersion {
+            engine_id: row.engine_id,
+            status: row.status,
+            url: row.port.map(|port| self.url(port)),
+            pinned: row.pinned,
+            crosses_major: from.major() != row.engine_version.major(),
+            copied_brain_format: copy.and_then(|copy| copy.format),
+            engine_version: row.engine_version,
+            previous_version: from,
+        })
+    }
+
+    async fn move_to(self: &Arc<Self>, seat: Seat, ask: ChangeVersion) -> Result<Moved, FleetError> {
+        let mut job = Job::new(seat, Trigger::Version, "version");
+        job.version = ask.engine_version.into_image();
+        let Settled::Moved(moved) = self.pursue(&job).await? else {
+            return Err(FleetError::EngineNotFound);
+        };
+        match moved.failure {
+            Some(failure) => Err(failure),
+            None => Ok(*moved),
+        }
+    }
+
+    /// Which versions engines are on.
+    pub(crate) async fn versions(&self) -> Result<VersionList, FleetError> {
+        let counts = self.registry.versions().await?.into_iter();
+        let versions = counts.map(|count| VersionCount {
+            follows: self.follows(count.product_id, &count.image, count.pinned),
+            product_id: count.product_id,
+            slug: count.slug,
+            engine_version: count.image,
+            pinned: count.pinned,
+            engines: count.engines,
+        });
+        Ok(VersionList { default: self.settings.engine_image.clone(), versions: versions.collect() })
+    }
+
+    /// Moves engines that are on one image, some at a time.
+    pub(crate) async fn move_engines(self: &Arc<Self>, ask: MoveEngines) -> Result<MovedEngines, FleetError> {
+        let limit = ask.limit.map_or(MOVES, MoveLimit::get);
+        let found = self.registry.engines_on(&ask.from, ask.product_id, ask.after, limit).await?;
+        let more = i64::try_from(found.len()).is_ok_and(|found| found == limit);
+        let next = found.last().filter(|_| more).map(|row| row.engine_id);
+        let moves = found.into_iter().map(|row| {
+            let ask = ChangeVersion { engine_version: ask.engine_version.clone() };
+            async move {
+                let EngineRow { engine_id, seat, .. } = row;
+                let Seat { product_id, user_id } = seat.clone();
+                let error = self.move_to(seat, ask).await.err();
+                let error = error.map(|error| ErrorDetail { code: error.code(), message: error.to_string() });
+                MovedEngine { engine_id, product_id, user_id, error }
+            }
+        });
+        let engines = futures::stream::iter(moves).buffered(MOVES_AT_ONCE).collect().await;
+        Ok(MovedEngines { engines, next })
+    }
+}

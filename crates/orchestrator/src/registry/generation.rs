@@ -1,0 +1,25 @@
+//! A registry that knows less than what runs: restored from a backup, or its server lost its last commits.
+
+use super::access::within;
+use super::row::EngineRow;
+use super::{Registry, RegistryError};
+
+impl Registry {
+    /// Raises the row's generation to `generation`, if the row is still as `seen`: changes that follow are later than
+    /// what was launched for that generation.
+    pub(crate) async fn raise_generation(
+        &self,
+        seen: &EngineRow,
+        generation: i64,
+    ) -> Result<(), RegistryError> {
+        let mut transaction = self.begin().await?;
+        let raise =
+            sqlx::query("UPDATE engines SET generation = $1 WHERE engine_id = $2 AND generation = $3")
+                .bind(generation)
+                .bind(seen.engine_id.to_string())
+                .bind(seen.generation);
+        within(raise.execute(&mut *transaction)).await?;
+        within(transaction.commit()).await?;
+        Ok(())
+    }
+}

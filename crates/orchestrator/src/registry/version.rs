@@ -1,0 +1,86 @@
+//! Which image an engine is launched from, changed while somebody moves it to another one.
+
+use contract::{EngineId, EngineImage, ProductId, Slug};
+use sqlx::Row as _;
+
+use super::access::within;
+use super::row::{EngineRow, select_engines};
+use super::{Registry, RegistryError};
+
+/// How many of a product's engines are on one image.
+#[derive(Clone, Debug)]
+pub(crate) struct VersionCount {
+    pub(crate) product_id: ProductId,
+    pub(crate) slug: Slug,
+    pub(crate) image: EngineImage,
+    pub(crate) pinned: bool,
+    pub(crate) engines: u64,
+}
+
+impl Registry {
+    /// Sets the image of an engine that is under the caller's claim, and whether it stays with it.
+    pub(crate) async fn set_version(
+        &self,
+        row: &EngineRow,
+        image: &EngineImage,
+        pinned: bool,
+    ) -> Result<(), RegistryError> {
+        let mut transaction = self.begin().await?;
+        let set = sqlx::query(
+            "UPDATE engines SET engine_version = $1, pinned = $2 \
+             WHERE engine_id = $3 AND generation = $4 AND claim_kind IS NOT NULL",
+        )
+        .bind(image.as_str().to_owned())
+        .bind(i64::from(pinned))
+        .bind(row.engine_id.to_string())
+        .bind(row.generation);
+        if within(set.execute(&mut *transaction)).await?.rows_affected() == 0 {
+            return Err(RegistryError::ClaimLost { engine_id: row.engine_id });
+        }
+        within(transaction.commit()).await?;
+        Ok(())
+    }
+
+    /// How many engines of each product are on each image. Rows that cannot be read are left out.
+    pub(crate) async fn versions(&self) -> Result<Vec<VersionCount>, RegistryError> {
+        let query = sqlx::query(
+            "SELECT e.product_id, p.slug, e.engine_version, e.pinned, COUNT(*) FROM engines e \
+             JOIN products p ON p.product_id = e.product_id \
+             GROUP BY e.product_id, p.slug, e.engine_version, e.pinned ORDER BY e.product_id, e.engine_version, e.pinned",
+        );
+        let rows = within(query.fetch_all(&self.reads)).await?;
+        let mut counts = Vec::with_capacity(rows.len());
+        for row in rows {
+            let (product_id, slug, image): (String, String, String) =
+                (row.try_get(0)?, row.try_get(1)?, row.try_get(2)?);
+            let (pinned, engines): (i64, i64) = (row.try_get(3)?, row.try_get(4)?);
+            let (Ok(product_id), Ok(slug), Ok(image)) = (product_id.parse(), Slug::new(slug), image.parse())
+            else {
+                continue;
+            };
+            let (pinned, engines) = (pinned != 0, engines.unsigned_abs());
+            counts.push(VersionCount { product_id, slug, image, pinned, engines });
+        }
+        Ok(counts)
+    }
+
+    /// Engines on `image`, of one product or of all, behind `after` in the order of their ids. Rows that cannot be read
+    /// are set aside.
+    pub(crate) async fn engines_on(
+        &self,
+        image: &EngineImage,
+        product_id: Option<ProductId>,
+        after: Option<EngineId>,
+        limit: i64,
+    ) -> Result<Vec<EngineRow>, RegistryError> {
+        let query = sqlx::query(select_engines!(
+            "WHERE engine_version = $1 AND engine_id > $2 AND ($3 = '' OR product_id = $3) \
+             ORDER BY engine_id LIMIT $4"
+        ))
+        .bind(image.as_str().to_owned())
+        .bind(after.map(|after| after.to_string()).unwrap_or_default())
+        .bind(product_id.map(|product_id| product_id.to_string()).unwrap_or_default())
+        .bind(limit);
+        self.set_aside.read(&within(query.fetch_all(&self.reads)).await?)
+    }
+}
