@@ -10,12 +10,12 @@ use contract::{HitlId, MemoryId};
 use futures::stream::FuturesUnordered;
 use futures::{FutureExt as _, StreamExt as _};
 
+use super::Means;
 use super::life::blocking;
 use super::loaded::told_once;
 use super::rewrite::MAX_MEMORY;
 use super::run::{Stopped, TurnRun};
 use super::thread::{OUTCOME_UNKNOWN, OpenCall, OpenStage};
-use super::{Means, provenance};
 use crate::brain::steps::{MemoryWrite, Step};
 use crate::brain::{NewKnowledge, TaskRow, ToKnow, WriteError};
 use crate::channel::Record;
@@ -229,7 +229,7 @@ impl TurnRun {
     /// Where what is saved now came from: from what the conversation, or that of the sub-agent at work, has shown.
     fn source(&self) -> Source {
         let conversations = std::iter::once(&self.thread).chain(self.thread.delegating().map(|(_, sub)| sub));
-        let mut sources = conversations.map(|thread| provenance::source(thread.branch().all()));
+        let mut sources = conversations.map(|thread| thread.branch().source());
         sources.find(|source| *source != Source::Agent).unwrap_or(Source::Agent)
     }
 

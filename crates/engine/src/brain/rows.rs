@@ -277,6 +277,21 @@ impl Rows<'_> {
         self.execute(sql, params![task, hash])
     }
 
+    /// Keeps a conversation as it was when its journal ended with `step`, in the place of an older one.
+    pub fn set_checkpoint(
+        &self,
+        TaskRow(task): TaskRow,
+        step: i64,
+        form: i64,
+        body: &str,
+    ) -> Result<(), rusqlite::Error> {
+        self.execute(
+            "INSERT INTO checkpoints (task, step, form, body) SELECT task, ?2, ?3, ?4 FROM tasks WHERE task = ?1
+             ON CONFLICT (task) DO UPDATE SET step = excluded.step, form = excluded.form, body = excluded.body",
+            params![task, step, form, body],
+        )
+    }
+
     /// Takes the deltas out of at most `limit` turns that ended before `before`.
     pub fn fold_deltas(&self, before: Timestamp, limit: u32) -> Result<(), rusqlite::Error> {
         let due =

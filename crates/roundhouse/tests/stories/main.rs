@@ -62,6 +62,7 @@ mod killed_again;
 mod learning;
 mod leash;
 mod limits;
+mod long_task;
 mod media;
 mod memory;
 mod memory_bounds;
