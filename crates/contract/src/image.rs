@@ -30,6 +30,11 @@ impl EngineImage {
         &self.text
     }
 
+    /// The image without its version, such as `registry.example/svc-engine`.
+    pub fn name(&self) -> &str {
+        self.text.get(..self.tag.saturating_sub(1)).unwrap_or_default()
+    }
+
     /// The version, such as `1.2.3`.
     pub fn version(&self) -> &str {
         self.text.get(self.tag..).unwrap_or_default()

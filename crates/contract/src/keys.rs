@@ -75,6 +75,20 @@ impl<H: Holder> Key<H> {
     }
 }
 
+impl<H: Holder> Key<H> {
+    /// What keys of this kind begin with.
+    pub const PREFIX: &'static str = H::PREFIX;
+
+    /// Whether it has the form of a generated key: its prefix, and as many characters of their alphabet as those have, or
+    /// more. So it can be as hard to guess.
+    pub fn is_well_formed(&self) -> bool {
+        self.text.strip_prefix(H::PREFIX).is_some_and(|random| {
+            (43..=200).contains(&random.len())
+                && random.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-".contains(&byte))
+        })
+    }
+}
+
 impl<H> Key<H> {
     /// The key's text. Only for the answer, file or header that the key is meant for.
     pub fn expose(&self) -> &str {

@@ -1,6 +1,6 @@
 //! Requests and answers of the orchestrator: products and engines.
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, de};
 use utoipa::ToSchema;
 
 use crate::text::{DisplayName, Slug, UserId};
@@ -44,6 +44,21 @@ pub struct RegisterProduct {
     /// Limits; none by default.
     #[serde(default, deserialize_with = "null_as_default")]
     pub policy: Policy,
+    /// A key that the caller made, of the form of those that are issued. With it the call may be repeated: a product that
+    /// is there with this slug and this key is answered as it is.
+    #[serde(default, deserialize_with = "well_formed_key", skip_serializing_if = "Option::is_none")]
+    pub platform_api_key: Option<PlatformKey>,
+}
+
+fn well_formed_key<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<PlatformKey>, D::Error> {
+    let key = Option::<PlatformKey>::deserialize(deserializer)?;
+    match &key {
+        Some(key) if !key.is_well_formed() => Err(de::Error::custom(format!(
+            "must be {} and at least 43 characters from A-Z a-z 0-9 _ -, chosen at random",
+            PlatformKey::PREFIX
+        ))),
+        _ => Ok(key),
+    }
 }
 
 /// Answer of `POST /products/register`.

@@ -54,9 +54,14 @@ pub struct Policy {
 }
 
 impl Policy {
-    /// Whether an engine of the product may be provisioned as `image`, or follow the deployment to it.
-    pub fn allows(&self, image: &EngineImage) -> bool {
-        self.allowed_engine_versions.as_ref().is_none_or(|allowed| allowed.allows(image))
+    /// Whether an engine of the product may be provisioned as `image`, moved to it, or follow the deployment to it. Where
+    /// the policy names no versions it is any version of the deployment's image, `default`: another image would be run
+    /// with what the operator hands to engines.
+    pub fn allows(&self, image: &EngineImage, default: &EngineImage) -> bool {
+        match &self.allowed_engine_versions {
+            Some(allowed) => allowed.allows(image),
+            None => image.name() == default.name(),
+        }
     }
 
     /// Whether the product may do nothing but look.

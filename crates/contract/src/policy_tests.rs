@@ -10,7 +10,9 @@ fn read(policy: &Value) -> Result<Policy, String> {
 }
 
 fn allows(rules: &Value, image: &str) -> bool {
-    read(&json!({"allowed_engine_versions": rules})).unwrap().allows(&image.parse().unwrap())
+    read(&json!({"allowed_engine_versions": rules}))
+        .unwrap()
+        .allows(&image.parse().unwrap(), &"svc-engine:1.0.0".parse().unwrap())
 }
 
 #[test]
@@ -140,9 +142,14 @@ fn addresses_that_serve_are_taken() {
 }
 
 #[test]
-fn without_a_list_every_image_is_allowed_and_with_an_empty_one_none() {
-    let image: EngineImage = "svc-engine:1.2.3".parse().unwrap();
-    assert!(Policy::default().allows(&image));
+fn without_a_list_the_deployments_image_is_allowed_in_any_version_and_with_an_empty_one_none() {
+    let default =
+        |image: &str| Policy::default().allows(&image.parse().unwrap(), &"svc-engine:9.0.0".parse().unwrap());
+    assert!(
+        default("svc-engine:1.2.3")
+            && !default("other-engine:1.2.3")
+            && !default("registry/svc-engine:9.0.0")
+    );
     assert!(!allows(&json!([]), "svc-engine:1.2.3"));
 }
 

@@ -9,10 +9,10 @@ mod brain_copy;
 mod data_root;
 pub(crate) mod docker;
 mod folder;
-mod locks;
 mod probe;
 pub(crate) mod process;
 mod removal;
+mod root_lock;
 mod target;
 
 use std::fmt;

@@ -6,6 +6,7 @@
 mod backend;
 mod database;
 
+use std::collections::HashSet;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -143,6 +144,12 @@ impl fmt::Display for Config {
     }
 }
 
+/// The shortest admin key, and how many different characters it has at least.
+const ADMIN_KEY_LENGTH: usize = 16;
+const ADMIN_KEY_DISTINCT: usize = 6;
+/// How many different characters a master key has at least: of 43 at random there are some thirty.
+const MASTER_KEY_DISTINCT: usize = 12;
+
 impl Config {
     /// Reads the configuration from variables.
     pub fn from_env(env: &dyn Env) -> Result<Self, Faults> {
@@ -150,13 +157,14 @@ impl Config {
         let database = DatabaseUrl::read(&mut reader);
         let master_key = reader.required_secret(
             "ORCH_MASTER_KEY",
-            "32 random bytes in URL-safe base64 without padding (43 characters)",
-            MasterKey::parse,
+            "32 random bytes in URL-safe base64 without padding (43 characters), as `openssl rand -base64 32 | tr '+/' '-_' \
+             | tr -d =` makes them",
+            |text| MasterKey::parse(text).filter(|_| looks_random(text)),
         );
         let admin_key = reader.required_secret(
             "ORCH_ADMIN_KEY",
-            "a secret of your choice that a header can carry: printable ASCII, no blank at either end",
-            |text| fits_a_header(text).then(|| AdminKey::from_text(text.to_owned())),
+            "a secret of at least 16 characters that a header can carry: printable ASCII, no blank at either end",
+            |text| is_admin_key(text).then(|| AdminKey::from_text(text.to_owned())),
         );
         let backend = BackendKind::read(&mut reader);
         let engine_image = backend.read_image(&mut reader);
@@ -233,6 +241,21 @@ pub(crate) fn data_root(reader: &mut Reader<'_>) -> PathBuf {
 /// Whether `text` reaches us as it is when it is sent as a header.
 fn fits_a_header(text: &str) -> bool {
     text.bytes().all(|byte| byte == b' ' || byte.is_ascii_graphic()) && text.trim() == text
+}
+
+/// Whether `text` may open the operator's calls: not what anybody would try.
+fn is_admin_key(text: &str) -> bool {
+    fits_a_header(text) && text.chars().count() >= ADMIN_KEY_LENGTH && distinct(text) >= ADMIN_KEY_DISTINCT
+}
+
+/// Whether a key in base64 can be one that was made at random, and not a pattern that fills the place.
+fn looks_random(text: &str) -> bool {
+    distinct(text) >= MASTER_KEY_DISTINCT
+}
+
+/// How many different bytes `text` has.
+fn distinct(text: &str) -> usize {
+    text.bytes().collect::<HashSet<_>>().len()
 }
 
 /// How engines are supervised: the contract's example values are the defaults.
@@ -354,11 +377,11 @@ mod tests {
 
     fn env(changes: &[(&str, &str)]) -> BTreeMap<String, String> {
         let image = format!("svc-engine:{VERSION}");
-        let key = "A".repeat(43);
+        let key = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopo".to_owned();
         let required = [
             ("ORCH_DATABASE_URL", "sqlite:/tmp/registry.db"),
             ("ORCH_MASTER_KEY", &key),
-            ("ORCH_ADMIN_KEY", "open sesame"),
+            ("ORCH_ADMIN_KEY", "open sesame, please"),
             ("ORCH_BACKEND", "process"),
             ("ORCH_ENGINE_IMAGE", &image),
         ];
@@ -384,7 +407,10 @@ mod tests {
         // What is shown is every variable, and no secret.
         let shown = config.to_string();
         assert!(shown.contains("ORCH_HEALTH_CHECK_INTERVAL_S=30\n"), "{shown}");
-        assert!(!shown.contains("open sesame") && !shown.contains(&"A".repeat(43)), "{shown}");
+        assert!(
+            !shown.contains("open sesame") && !shown.contains("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopo"),
+            "{shown}"
+        );
     }
 
     #[test]
@@ -415,17 +441,28 @@ mod tests {
         let faults = Config::from_env(&bad).unwrap_err();
         assert_eq!(faults.iter().count(), 21, "{faults}");
         let text = faults.to_string();
-        for secret in ["hunter2", "too short", "open sesame"] {
+        for secret in ["hunter2", "too short", "open sesame, please"] {
             assert!(!text.contains(secret), "{text}");
         }
     }
 
     #[test]
     fn an_admin_key_that_no_header_can_carry_is_a_fault() {
-        for key in [" open sesame", "open sesame ", "open sesame\n", "open\nsesame", "   ", "öffne dich"] {
+        let words = "open sesame, please";
+        for key in [
+            &format!(" {words}"),
+            &format!("{words} "),
+            &format!("{words}\n"),
+            "open\nsesame, please",
+            &" ".repeat(20),
+            "öffne dich, bitte sehr",
+            // Anybody's guess.
+            "fifteen letters",
+            &"x".repeat(40),
+        ] {
             assert_eq!(faults(&[("ORCH_ADMIN_KEY", key)]), ["ORCH_ADMIN_KEY"], "{key:?}");
         }
-        for key in ["open sesame", "~!\"#", "x"] {
+        for key in [words, "~!\"#$%&'()*+,-./", "0123456789abcdef"] {
             assert!(Config::from_env(&env(&[("ORCH_ADMIN_KEY", key)])).is_ok(), "{key:?}");
         }
     }

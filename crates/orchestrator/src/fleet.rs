@@ -17,6 +17,7 @@ mod explain;
 mod flight;
 mod launching;
 pub(crate) mod lifecycle;
+mod long_answers;
 mod moving;
 mod persisting;
 mod policies;
@@ -50,6 +51,7 @@ use tokio_util::sync::CancellationToken;
 pub(crate) use calls::Reach;
 pub use error::FleetError;
 pub(crate) use events::{Follower, Told};
+pub(crate) use long_answers::{LongAnswer, LongAnswers};
 pub(crate) use policies::may_act;
 
 use self::boot_gate::BootGate;
@@ -92,6 +94,7 @@ pub struct Fleet {
     policies: Policies,
     telemetry: Telemetry,
     log_readers: Semaphore,
+    long_answers: LongAnswers,
     exits: broadcast::Sender<Exit>,
     ready: watch::Sender<bool>,
     /// Streams that would never end by themselves end with this.
@@ -136,6 +139,7 @@ impl Fleet {
             policies: Policies::default(),
             telemetry: Telemetry::new(),
             log_readers: Semaphore::new(LOG_READERS),
+            long_answers: LongAnswers::new(),
             settings,
             registry,
             vault,
@@ -194,6 +198,11 @@ impl Fleet {
             Some(_) => {}
         }
         Ok(settled)
+    }
+
+    /// The answers that last.
+    pub(crate) const fn long_answers(&self) -> &LongAnswers {
+        &self.long_answers
     }
 
     /// The figures for the operator's monitoring.

@@ -8,6 +8,7 @@ mod error;
 mod figures;
 mod front;
 mod health;
+mod held;
 mod logs;
 mod products;
 mod proxy;

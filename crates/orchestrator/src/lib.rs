@@ -13,6 +13,7 @@ mod http;
 mod keys;
 #[cfg(test)]
 mod lessons;
+mod locks;
 mod orchestrator;
 mod registry;
 pub mod rekey;

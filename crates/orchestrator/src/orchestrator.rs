@@ -211,7 +211,9 @@ impl Orchestrator {
         let vault = Vault::new(&config.master_key).map_err(OpenError::Keys)?;
         let (registry, deployment_id) = open_registry(&config, &vault, clock.as_ref()).await?;
         let known = registry.known_data().await.map_err(|error| of_registry(&config.database, error))?;
-        let data = DataRoot::new(config.data_root.clone(), deployment_id.clone(), known);
+        let name = registry.name(&config.database).await;
+        let name = name.map_err(|error| of_registry(&config.database, error))?;
+        let data = DataRoot::new(config.data_root.clone(), deployment_id.clone(), known).locked_for(name);
         let probe: Arc<dyn Probe> = Arc::new(HttpProbe { host: "127.0.0.1" });
         let backend: Arc<dyn EngineBackend> = match &config.backend {
             BackendKind::Process => {

@@ -60,6 +60,8 @@ pub(crate) use stamps::{Stamp, Supervised};
 pub use verify::{Break, Checked, VerifyError, verify};
 pub(crate) use verify::{Inventory, inventory, is_there};
 
+use crate::locks::KeyedLocks;
+
 /// One engine at most sits at each: a product's user.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Seat {
@@ -75,6 +77,9 @@ pub(crate) struct Registry {
     reads: AnyPool,
     point_reads: PointReads,
     news: Arc<News>,
+    /// Held by whoever changes a product, before a connection is taken: of one product's callers one waits for its row in
+    /// the database, and the connections are the other products'.
+    turns: KeyedLocks<ProductId>,
     /// Rows that this version cannot read.
     set_aside: SetAside,
     /// How often the hot read was made.

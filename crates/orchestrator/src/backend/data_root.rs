@@ -15,6 +15,8 @@ use contract::EngineId;
 use rustix::fs::{XattrFlags, getxattr, setxattr};
 use rustix::io::Errno;
 
+use super::root_lock::RootLock;
+
 /// The marker: an extended attribute of the root, so that the root holds nothing but engines' folders. Later versions look
 /// for it: it never changes.
 const ATTRIBUTE: &str = "user.roundhouse.deployment";
@@ -45,6 +47,8 @@ pub(crate) struct DataRoot {
     known: KnownData,
     /// Whether the marker was there since: what has been marked is never marked again.
     seen: bool,
+    /// Keeps out who means the same data by another registry.
+    lock: Option<RootLock>,
     /// Why the data is not there, as the log has it already.
     logged: Option<String>,
 }
@@ -58,6 +62,9 @@ pub(crate) enum NoData {
     /// The root is another deployment's.
     #[error("the folder of ORCH_DATA_ROOT_PATH belongs to another deployment")]
     Others,
+    /// An orchestrator with another registry works on it.
+    #[error("the folder of ORCH_DATA_ROOT_PATH is in use by an orchestrator with another registry")]
+    InUse,
     /// The root cannot be read or made.
     #[error("the folder of ORCH_DATA_ROOT_PATH cannot be used")]
     Unusable,
@@ -77,6 +84,7 @@ enum Missing {
     Root,
     Marker,
     Others(String),
+    InUse(String),
     Unreadable(io::Error),
     NotMade(io::Error),
 }
@@ -86,6 +94,7 @@ impl Missing {
         match self {
             Self::Root | Self::Marker => NoData::NotMounted,
             Self::Others(_) => NoData::Others,
+            Self::InUse(_) => NoData::InUse,
             Self::Unreadable(_) | Self::NotMade(_) => NoData::Unusable,
         }
     }
@@ -106,7 +115,12 @@ pub(crate) enum Marked {
 
 impl DataRoot {
     pub(crate) fn new(path: PathBuf, deployment_id: String, known: KnownData) -> Self {
-        Self { path, deployment_id, known, seen: false, logged: None }
+        Self { path, deployment_id, known, seen: false, lock: None, logged: None }
+    }
+
+    /// The same for the orchestrator of `registry`, which shares the root with that of no other one.
+    pub(crate) fn locked_for(self, registry: String) -> Self {
+        Self { lock: Some(RootLock::new(registry)), ..self }
     }
 
     /// Whether the deployment's data is there. Marks a root that has no marker if that is safe. Each new reason why it is
@@ -129,14 +143,23 @@ impl DataRoot {
         match marked(&self.path, &self.deployment_id).map_err(Missing::Unreadable)? {
             Marked::Ours => {
                 self.seen = true;
-                Ok(())
+                self.lock()
             }
             Marked::Others(id) => Err(Missing::Others(id)),
             Marked::Missing | Marked::Unmarked if self.may_be_marked() => {
-                self.mark().map_err(Missing::NotMade)
+                self.mark().map_err(Missing::NotMade)?;
+                self.lock()
             }
             Marked::Missing => Err(Missing::Root),
             Marked::Unmarked => Err(Missing::Marker),
+        }
+    }
+
+    fn lock(&mut self) -> Result<(), Missing> {
+        let Some(lock) = &mut self.lock else { return Ok(()) };
+        match lock.take(&self.path).map_err(Missing::Unreadable)? {
+            None => Ok(()),
+            Some(other) => Err(Missing::InUse(other)),
         }
     }
 
@@ -155,6 +178,10 @@ impl DataRoot {
             Missing::Others(id) => {
                 format!("{path} belongs to another deployment, {id}; this one is {}", self.deployment_id)
             }
+            Missing::InUse(other) => format!(
+                "{path} is in use by an orchestrator with another registry ({other}): if this one's is a copy, give it a \
+                 root of its own"
+            ),
             Missing::Unreadable(error) => format!("{path} cannot be read: {error}"),
             Missing::NotMade(error) => format!("{path} cannot be made: {error}"),
         }

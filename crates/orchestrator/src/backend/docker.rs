@@ -34,9 +34,9 @@ pub(crate) use self::network::NetworkFault;
 use self::watch::Watch;
 use super::blocking::{blocking, failed};
 use super::folder::{Folder, Folders, STILL_RUNS};
-use super::locks::KeyedLocks;
 use super::target::Fenced;
 use super::{Answer, BackendError, BrainCopy, Caps, EngineBackend, Exit, Instance, Launch, Listed, Target};
+use crate::locks::KeyedLocks;
 use crate::sabotage::{self, Saboteur};
 
 /// How long the first look at the network may take: it is a part of the time in which an orchestrator is ready.

@@ -30,10 +30,10 @@ use self::label::{Found, Label};
 use self::watched::Watched;
 use super::blocking::{blocking, failed};
 use super::folder::{Folder, Folders, STILL_RUNS};
-use super::locks::KeyedLocks;
 use super::target::Fenced;
 use super::{Answer, BackendError, BrainCopy, Caps, EngineBackend, Exit, Instance, Launch, Listed, Target};
 use crate::config::VERSION;
+use crate::locks::KeyedLocks;
 use crate::sabotage::{self, Saboteur};
 
 /// Where the process backend finds and keeps things.

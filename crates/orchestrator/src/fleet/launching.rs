@@ -61,7 +61,7 @@ impl Fleet {
     pub(super) fn follows(&self, product_id: ProductId, image: &EngineImage, pinned: bool) -> bool {
         let default = &self.settings.engine_image;
         let pinned = pinned && !sabotage::by(Saboteur::FollowPinned);
-        let may = || !pinned && self.policies.of(product_id).allows(default);
+        let may = || !pinned && self.policies.of(product_id).allows(default, default);
         self.backend.has_one_image() || (default.major() == image.major() && may())
     }
 

@@ -46,14 +46,16 @@ pub(super) fn suspended() -> FleetError {
 
 /// What a product is answered whose policy does not allow `image`.
 pub(super) fn image_denied(image: &EngineImage) -> FleetError {
-    FleetError::PolicyDenied(format!("{image} is not among its allowed_engine_versions"))
+    FleetError::PolicyDenied(format!(
+        "{image} is not among its allowed_engine_versions, which by default are the versions of the deployment's image"
+    ))
 }
 
 impl Fleet {
     /// Why `product` may not provision an engine with `image`, by default the deployment's; none if it may.
     pub(super) fn image_denied(&self, product: &Product, image: Option<&EngineImage>) -> Option<FleetError> {
         let image = image.unwrap_or(&self.settings.engine_image);
-        (!product.policy.allows(image)).then(|| image_denied(image))
+        (!product.policy.allows(image, &self.settings.engine_image)).then(|| image_denied(image))
     }
 
     /// Lets a product's engines be judged by this policy from now on, unless a later one is known.

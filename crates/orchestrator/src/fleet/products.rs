@@ -2,13 +2,14 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, PoisonError, RwLock, Weak};
+use std::time::Duration;
 
 use contract::orchestrator::{
     ListProducts, PageLimit, PageOffset, Policy, ProductList, ProductSummary, RegisterProduct,
     RegisteredProduct, ReplacedPolicy,
 };
-use contract::{DisplayName, KeyHash, PlatformKey, ProductId, Slug};
+use contract::{DisplayName, KeyHash, PlatformKey, ProductId, Slug, Timestamp};
 use serde_json::json;
 
 use super::calls::PAGE;
@@ -17,6 +18,10 @@ use crate::registry::{Entry, Event, Product, RegistryError};
 
 /// How many products are read in one query.
 const PRODUCTS_AT_ONCE: i64 = 1_000;
+
+/// How long the operator's calls wait for a registry whose server is away, and the pause between two tries.
+const AWAY_LIMIT: Duration = Duration::from_secs(5);
+const AWAY_PAUSE: Duration = Duration::from_millis(250);
 
 /// Products by the hash of their key, so that an admit costs one query. Keys never change, and this process
 /// alone changes products.
@@ -80,21 +85,31 @@ impl Fleet {
     }
 
     /// `POST /products/register`.
-    pub(crate) async fn register(&self, ask: RegisterProduct) -> Result<RegisteredProduct, FleetError> {
-        let key = PlatformKey::generate().map_err(FleetError::internal)?;
-        let RegisterProduct { slug, display_name, policy } = ask;
-        let product = self.new_product(slug, display_name, policy, &key);
-        if !self.insert(&product).await? {
-            return Err(FleetError::SlugExists);
-        }
-        Ok(RegisteredProduct {
-            product_id: product.product_id,
-            slug: product.slug,
-            display_name: product.display_name,
-            policy: product.policy,
-            created_at: product.created_at,
-            platform_api_key: key,
-        })
+    pub(crate) async fn register(
+        self: &Arc<Self>,
+        ask: RegisterProduct,
+    ) -> Result<RegisteredProduct, FleetError> {
+        let RegisterProduct { slug, display_name, policy, platform_api_key } = ask;
+        let key = match platform_api_key {
+            Some(key) => key,
+            None => PlatformKey::generate().map_err(FleetError::internal)?,
+        };
+        let fleet = Arc::clone(self);
+        // On its own from here: a caller who hangs up leaves no slug taken under a key that nobody has been given, unless
+        // it was lost with the answer. Who brings the key can ask again.
+        let registered = tokio::spawn(async move {
+            let product = fleet.new_product(slug, display_name, policy, &key);
+            let product = fleet.insert(product).await?.ok_or(FleetError::SlugExists)?;
+            Ok::<_, FleetError>(RegisteredProduct {
+                product_id: product.product_id,
+                slug: product.slug,
+                display_name: product.display_name,
+                policy: product.policy,
+                created_at: product.created_at,
+                platform_api_key: key,
+            })
+        });
+        registered.await.unwrap_or_else(|error| Err(FleetError::internal(error)))
     }
 
     /// Registers a product under a key that the caller made and keeps, and may be called again: if the product
@@ -107,17 +122,8 @@ impl Fleet {
         key: &PlatformKey,
     ) -> Result<ProductId, FleetError> {
         let product = self.new_product(slug, display_name, policy, key);
-        if self.insert(&product).await? {
-            return Ok(product.product_id);
-        }
-        match self.registry.product_by_slug(&product.slug).await? {
-            Some(there) if there.key_hash.matches(key.expose()) => {
-                let product_id = there.product_id;
-                self.products.put(Arc::new(there));
-                Ok(product_id)
-            }
-            _ => Err(FleetError::SlugExists),
-        }
+        let product = self.insert(product).await?.ok_or(FleetError::SlugExists)?;
+        Ok(product.product_id)
     }
 
     /// A page of all products, without their keys.
@@ -158,19 +164,38 @@ impl Fleet {
                 duration_ms: None,
                 detail: json!({"from": before, "to": policy}),
             };
-            let product = fleet.registry.replace_policy(product_id, &policy, entry).await?;
-            let product = Arc::new(product.ok_or(FleetError::ProductNotFound)?);
-            fleet.products.put(Arc::clone(&product));
-            fleet.follow_policy(product_id, product.audit_seq, &product.policy);
-            Ok::<_, FleetError>(ReplacedPolicy {
-                product_id,
-                slug: product.slug.clone(),
-                display_name: product.display_name.clone(),
-                policy: product.policy.clone(),
-                updated_at: at,
-            })
+            let product = match fleet.registry.replace_policy(product_id, &policy, entry).await {
+                Err(away @ RegistryError::Away(_)) => fleet.settled_policy(product_id, at, away).await?,
+                product => product?.ok_or(FleetError::ProductNotFound)?,
+            };
+            fleet.follow_product(&product);
+            let Product { slug, display_name, policy, .. } = product;
+            Ok::<_, FleetError>(ReplacedPolicy { product_id, slug, display_name, policy, updated_at: at })
         });
         replaced.await.unwrap_or_else(|error| Err(FleetError::internal(error)))
+    }
+
+    /// The product after its policy was to be replaced `at` that time and nobody heard whether it was: read again as soon
+    /// as the registry is back, and in force from then on, also if the caller has been sent away by then.
+    async fn settled_policy(
+        self: &Arc<Self>,
+        product_id: ProductId,
+        at: Timestamp,
+        away: RegistryError,
+    ) -> Result<Product, FleetError> {
+        tracing::warn!(product.id = %product_id, "The registry is away; whether a policy was replaced is read when it is back.");
+        let reading = tokio::spawn(read_when_back(Arc::downgrade(self), product_id));
+        let read = tokio::select! {
+            read = reading => read.ok().flatten(),
+            () = self.clock.sleep(AWAY_LIMIT) => None,
+        };
+        read.filter(|product| product.updated_at == Some(at)).ok_or_else(|| away.into())
+    }
+
+    /// Lets a product be known as it is, and judged by its policy.
+    fn follow_product(&self, product: &Product) {
+        self.products.put(Arc::new(product.clone()));
+        self.follow_policy(product.product_id, product.audit_seq, &product.policy);
     }
 
     fn new_product(
@@ -192,18 +217,59 @@ impl Fleet {
         }
     }
 
-    async fn insert(&self, product: &Product) -> Result<bool, FleetError> {
+    /// Registers a product, or finds it registered with the same key: the product as it is then. None if another one has
+    /// its slug.
+    async fn insert(&self, product: Product) -> Result<Option<Product>, FleetError> {
         let detail = json!({
             "slug": product.slug, "display_name": product.display_name, "policy": product.policy,
         });
         let entry =
             Entry { at: product.created_at, event: Event::Register, engine: None, duration_ms: None, detail };
-        let registered = self.registry.register(product, &entry).await?;
-        if registered {
-            self.products.put(Arc::new(product.clone()));
-            self.follow_policy(product.product_id, product.audit_seq, &product.policy);
+        let begun = self.clock.monotonic();
+        // If nobody heard whether it was done, it is done again: it is the same product by its key.
+        let product = loop {
+            match self.registered(&product, &entry).await {
+                Err(RegistryError::Away(_)) if self.clock.monotonic().saturating_sub(begun) < AWAY_LIMIT => {}
+                registered => break registered?,
+            }
+            self.clock.sleep(AWAY_PAUSE).await;
+        };
+        if let Some(product) = &product {
+            self.follow_product(product);
         }
-        Ok(registered)
+        Ok(product)
+    }
+
+    async fn registered(&self, product: &Product, entry: &Entry) -> Result<Option<Product>, RegistryError> {
+        if self.registry.register(product, entry).await? {
+            return Ok(Some(product.clone()));
+        }
+        let there = self.registry.product_by_slug(&product.slug).await?;
+        Ok(there.filter(|there| there.key_hash.is(product.key_hash)))
+    }
+}
+
+/// Reads a product as soon as the registry is back, and lets it be known as it is then.
+async fn read_when_back(fleet: Weak<Fleet>, product_id: ProductId) -> Option<Product> {
+    loop {
+        let clock = {
+            let fleet = fleet.upgrade()?;
+            match fleet.registry.product_at_rest(product_id).await {
+                Ok(product) => {
+                    let product = product?;
+                    fleet.follow_product(&product);
+                    fleet.registry.tell(product_id);
+                    return Some(product);
+                }
+                Err(RegistryError::Away(_)) => Arc::clone(&fleet.clock),
+                Err(error) => {
+                    let error: &dyn std::error::Error = &error;
+                    tracing::error!(product.id = %product_id, error, "A product's policy could not be read.");
+                    return None;
+                }
+            }
+        };
+        clock.sleep(AWAY_PAUSE).await;
     }
 }
 

@@ -70,7 +70,9 @@ impl Fleet {
     pub(super) fn claim(&self, change: Change) -> Claim {
         let patience_ms = i64::try_from(self.patience().as_millis()).unwrap_or(i64::MAX);
         let deadline = Timestamp::from_unix_ms(self.now().unix_ms().saturating_add(patience_ms));
-        Claim { change, pending: None, image: None, owner: self.settings.owner.clone(), deadline }
+        let default_image = self.settings.engine_image.clone();
+        let owner = self.settings.owner.clone();
+        Claim { change, pending: None, image: None, default_image, owner, deadline }
     }
 
     /// A row of the ledger about an engine, as of now.

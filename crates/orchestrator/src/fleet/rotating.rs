@@ -50,6 +50,8 @@ fn backend(message: &str) -> Ended {
 
 impl Fleet {
     pub(super) async fn rotate_key(self: &Arc<Self>, flight: &Arc<Flight>, seen: EngineRow) -> Outcome {
+        // Without its data the engine may be another orchestrator's.
+        self.backend.check_data().await?;
         let key = EngineKey::generate().map_err(FleetError::internal)?;
         let owner = seen.engine_id.to_string();
         let pending = PendingKey {

@@ -14,8 +14,9 @@ use contract::{ErrorBody, ErrorCode, UserId};
 use futures::Stream;
 use service::http::{ApiError, Query};
 
-use super::auth::Caller;
+use super::auth::{Caller, LongCaller};
 use super::error::answer;
+use super::held::held;
 use crate::fleet::{Fleet, Follower, Told};
 
 /// The header by which a client that comes back says what it saw last.
@@ -66,11 +67,11 @@ pub(super) async fn list(
         (status = 400, description = "`INVALID_REQUEST`, also for a row that is not there yet", body = ErrorBody),
         (status = 401, description = "`INVALID_PLATFORM_KEY`", body = ErrorBody),
         (status = 500, description = "`INTERNAL_ERROR`", body = ErrorBody),
-        (status = 503, description = "`STARTING_UP`", body = ErrorBody),
+        (status = 503, description = "`CAPACITY_EXHAUSTED`: too many streams, `STARTING_UP`", body = ErrorBody),
     ),
 )]
 pub(super) async fn follow(
-    Caller(product): Caller,
+    LongCaller(product, place): LongCaller,
     State(fleet): State<Arc<Fleet>>,
     headers: HeaderMap,
     Query(ask): Query<FollowEvents>,
@@ -85,7 +86,7 @@ pub(super) async fn follow(
         (header::CACHE_CONTROL, "no-cache, no-transform"),
         (HeaderName::from_static("x-accel-buffering"), "no"),
     ];
-    Ok((headers, Body::from_stream(stream(follower))).into_response())
+    Ok((headers, held(Body::from_stream(stream(follower)), place)).into_response())
 }
 
 fn last_event_id(headers: &HeaderMap) -> Result<Option<i64>, ApiError> {

@@ -12,8 +12,11 @@ use service::http::ApiError;
 
 use super::error::answer;
 use super::starting_up;
-use crate::fleet::{Fleet, may_act};
+use crate::fleet::{Fleet, LongAnswer, may_act};
 use crate::registry::Product;
+
+/// After so many seconds whoever found no place for an answer that lasts may come back.
+const COME_BACK_S: u64 = 5;
 
 /// The fleet, once it is ready.
 pub(super) struct Ready(Arc<Fleet>);
@@ -51,6 +54,27 @@ where
             may_act(&product).map_err(answer)?;
         }
         Ok(Self(product))
+    }
+}
+
+/// The calling product, whose answer may last: it holds one of the product's places for such answers.
+pub(super) struct LongCaller(pub(super) Arc<Product>, pub(super) LongAnswer);
+
+impl<S: Send + Sync> FromRequestParts<S> for LongCaller
+where
+    Arc<Fleet>: FromRef<S>,
+{
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
+        let Caller(product) = Caller::from_request_parts(parts, state).await?;
+        let place = Arc::<Fleet>::from_ref(state).long_answers().open(product.product_id);
+        let place = place.ok_or_else(|| {
+            let message = "the product has as many streams and passed-on calls open as its share of the connections \
+                           allows: close some";
+            ApiError::new(ErrorCode::CapacityExhausted, message).retry_after(COME_BACK_S)
+        })?;
+        Ok(Self(product, place))
     }
 }
 

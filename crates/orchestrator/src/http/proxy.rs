@@ -23,8 +23,9 @@ use tokio::sync::Notify;
 use tower::util::MapResponse;
 
 use self::heard_out::HeardOut;
-use super::auth::Caller;
+use super::auth::LongCaller;
 use super::error::answer;
+use super::held::held;
 use crate::fleet::{Fleet, Reach};
 
 /// How long an engine may take to accept a connection.
@@ -82,11 +83,11 @@ impl Carrier {
         (status = 409, description = "`ENGINE_NOT_RUNNING`", body = ErrorBody),
         (status = 500, description = "`INTERNAL_ERROR`", body = ErrorBody),
         (status = 502, description = "`BACKEND_ERROR`: the engine does not answer", body = ErrorBody),
-        (status = 503, description = "`STARTING_UP`", body = ErrorBody),
+        (status = 503, description = "`CAPACITY_EXHAUSTED`: too many calls, `STARTING_UP`", body = ErrorBody),
     ),
 )]
 pub(super) async fn proxy(
-    Caller(product): Caller,
+    LongCaller(product, place): LongCaller,
     State(fleet): State<Arc<Fleet>>,
     State(carrier): State<Carrier>,
     Path(path): Path<(UserId, String)>,
@@ -105,7 +106,7 @@ pub(super) async fn proxy(
     if answered.status() == StatusCode::UNAUTHORIZED {
         fleet.doubt_key(engine_id);
     }
-    Ok(answered)
+    Ok(answered.map(|body| held(body, place)))
 }
 
 impl Carrier {

@@ -19,7 +19,7 @@ fn config(folder: &tempfile::TempDir, master_key: &str) -> Config {
     let env: BTreeMap<String, String> = [
         ("ORCH_DATABASE_URL", format!("sqlite:{path}/registry.db")),
         ("ORCH_MASTER_KEY", master_key.to_owned()),
-        ("ORCH_ADMIN_KEY", "open sesame".to_owned()),
+        ("ORCH_ADMIN_KEY", "open sesame, please".to_owned()),
         ("ORCH_BACKEND", "process".to_owned()),
         ("ORCH_ENGINE_IMAGE", format!("svc-engine:{VERSION}")),
         ("ORCH_DATA_ROOT_PATH", format!("{path}/engines")),
@@ -43,7 +43,10 @@ async fn refusal(folder: &tempfile::TempDir, master_key: &str) -> String {
 #[tokio::test]
 async fn another_master_key_is_refused_with_what_to_do() {
     let folder = tempfile::tempdir().unwrap();
-    let (right, wrong) = ("A".repeat(43), format!("{}E", "A".repeat(42)));
+    let (right, wrong) = (
+        "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopo".to_owned(),
+        "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnops".to_owned(),
+    );
     open(&folder, &right).await.unwrap().close().await;
     let refusal = refusal(&folder, &wrong).await;
     assert!(refusal.contains("roundhouse rekey") && refusal.contains("registry.db"), "{refusal}");
@@ -53,7 +56,7 @@ async fn another_master_key_is_refused_with_what_to_do() {
 #[tokio::test]
 async fn a_registry_in_use_is_refused_with_who_has_it() {
     let folder = tempfile::tempdir().unwrap();
-    let key = "A".repeat(43);
+    let key = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopo".to_owned();
     let first = open(&folder, &key).await.unwrap();
     let refusal = refusal(&folder, &key).await;
     assert!(refusal.contains(&format!("process {}", std::process::id())), "{refusal}");
@@ -65,14 +68,14 @@ async fn a_registry_in_use_is_refused_with_who_has_it() {
 async fn a_file_that_is_no_registry_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("registry.db"), "notes ".repeat(1_000)).unwrap();
-    let refusal = refusal(&folder, &"A".repeat(43)).await;
+    let refusal = refusal(&folder, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopo").await;
     assert!(refusal.contains("not a SQLite database"), "{refusal}");
 }
 
 #[tokio::test]
 async fn a_product_is_registered_under_a_given_key_as_often_as_one_likes() {
     let folder = tempfile::tempdir().unwrap();
-    let orchestrator = open(&folder, &"A".repeat(43)).await.unwrap();
+    let orchestrator = open(&folder, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopo").await.unwrap();
     let key = PlatformKey::generate().unwrap();
     let register = async |key: &PlatformKey| {
         let (slug, name) = (Slug::new("demo").unwrap(), DisplayName::new("Demo").unwrap());
@@ -88,7 +91,7 @@ async fn a_product_is_registered_under_a_given_key_as_often_as_one_likes() {
 #[tokio::test]
 async fn it_serves_until_it_is_told_to_stop() {
     let folder = tempfile::tempdir().unwrap();
-    let orchestrator = open(&folder, &"A".repeat(43)).await.unwrap();
+    let orchestrator = open(&folder, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopo").await.unwrap();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let shutdown = CancellationToken::new();
@@ -114,7 +117,7 @@ async fn it_serves_until_it_is_told_to_stop() {
 async fn one_that_another_has_taken_over_from_ends_and_says_so() {
     let Some(database) = TestDatabase::on_server().await else { return };
     let folder = tempfile::tempdir().unwrap();
-    let mut config = config(&folder, &"A".repeat(43));
+    let mut config = config(&folder, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopo");
     config.database = database.url().clone();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let running = Orchestrator::run(config, Arc::new(SystemClock::new()), listener, CancellationToken::new());

@@ -40,6 +40,8 @@ pub(crate) struct Claim {
     pub(crate) pending: Option<PendingKey>,
     /// For a move to another version alone: the product's policy must allow it.
     pub(crate) image: Option<EngineImage>,
+    /// The deployment's image, by which a policy is judged that names none.
+    pub(crate) default_image: EngineImage,
     /// The orchestrator process.
     pub(crate) owner: String,
     pub(crate) deadline: Timestamp,
@@ -190,7 +192,7 @@ impl Registry {
         if policy.is_suspended() {
             return Ok(Err(Refused::Suspended));
         }
-        if !policy.allows(&engine.engine_version) {
+        if !policy.allows(&engine.engine_version, &claim.default_image) {
             return Ok(Err(Refused::Image));
         }
         let there = within(
@@ -280,7 +282,7 @@ impl Registry {
             if policy.is_suspended() {
                 return Ok(Err(Refused::Suspended));
             }
-            if claim.image.as_ref().is_some_and(|image| !policy.allows(image)) {
+            if claim.image.as_ref().is_some_and(|image| !policy.allows(image, &claim.default_image)) {
                 return Ok(Err(Refused::Image));
             }
         }

@@ -12,14 +12,13 @@ impl Registry {
         seen: &EngineRow,
         generation: i64,
     ) -> Result<(), RegistryError> {
-        let mut transaction = self.begin().await?;
+        let mut ledger = self.ledger(seen.seat.product_id, 0).await?;
         let raise =
             sqlx::query("UPDATE engines SET generation = $1 WHERE engine_id = $2 AND generation = $3")
                 .bind(generation)
                 .bind(seen.engine_id.to_string())
                 .bind(seen.generation);
-        within(raise.execute(&mut *transaction)).await?;
-        within(transaction.commit()).await?;
-        Ok(())
+        within(raise.execute(ledger.connection())).await?;
+        ledger.commit().await
     }
 }

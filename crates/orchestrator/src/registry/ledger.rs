@@ -6,6 +6,7 @@ pub(crate) use contract::audit::AuditEvent as Event;
 use contract::{EngineId, ProductId, Timestamp, UserId};
 use serde_json::Value;
 use sqlx::{Any, AnyConnection, Row as _, Transaction};
+use tokio::sync::OwnedMutexGuard;
 
 use super::access::within;
 use super::chain::Link;
@@ -59,6 +60,8 @@ pub(super) struct Ledger {
     destroys: i64,
     /// Where those are who wait for rows.
     news: Arc<News>,
+    /// Behind the transaction, which ends first.
+    _turn: OwnedMutexGuard<()>,
 }
 
 /// Takes a product's row, and with it the right to change what is the product's until the transaction ends.
@@ -74,6 +77,8 @@ const TAKE_FENCED: &str = "WITH held AS (SELECT 1 FROM meta WHERE name = 'epoch'
 impl Registry {
     /// Begins a transaction on `product_id` that will write `rows` audit rows.
     pub(super) async fn ledger(&self, product_id: ProductId, rows: i64) -> Result<Ledger, RegistryError> {
+        // Waited for no longer than for a statement.
+        let turn = within(async { Ok(self.turns.take(product_id).await) }).await?;
         let mut transaction = within(self.writes.begin()).await?;
         let take = match &self.lock {
             Lock::File { .. } => sqlx::query(TAKE),
@@ -99,6 +104,7 @@ impl Registry {
             provisions: 0,
             destroys: 0,
             news: Arc::clone(&self.news),
+            _turn: turn,
         })
     }
 }

@@ -1,10 +1,13 @@
 //! Facts about the deployment: its id, its host, the canary of its master key, and what data it should have.
 
+use std::os::unix::fs::MetadataExt as _;
+
 use sqlx::Row as _;
 
 use super::access::within;
 use super::{Registry, RegistryError};
 use crate::backend::KnownData;
+use crate::config::DatabaseUrl;
 
 /// The name of the deployment's id in the table.
 pub(crate) const DEPLOYMENT_ID: &str = "deployment_id";
@@ -47,6 +50,25 @@ impl Registry {
             sqlx::query("SELECT COUNT(*) FROM engines WHERE status = 'running' OR claim_kind IS NOT NULL");
         let count: i64 = within(query.fetch_one(&self.reads)).await?.try_get(0)?;
         Ok(count.unsigned_abs())
+    }
+
+    /// What this registry shares with no other one, a copy of it included.
+    pub(crate) async fn name(&self, database: &DatabaseUrl) -> Result<String, RegistryError> {
+        if let DatabaseUrl::Sqlite(path) = database {
+            let file = tokio::fs::metadata(path).await.map_err(sqlx::Error::Io)?;
+            return Ok(format!("sqlite {}:{}", file.dev(), file.ino()));
+        }
+        let id = sqlx::query(
+            "SELECT CAST(oid AS TEXT), CAST(current_schema() AS TEXT) FROM pg_database \
+             WHERE datname = current_database()",
+        );
+        let row = within(id.fetch_one(&self.reads)).await?;
+        let (database, schema): (String, String) = (row.try_get(0)?, row.try_get(1)?);
+        // Not every role may ask for it: then databases of two servers may look alike, and nobody is refused.
+        let server = sqlx::query("SELECT CAST(system_identifier AS TEXT) FROM pg_control_system()");
+        let server = within(server.fetch_one(&self.reads)).await.and_then(|row| row.try_get(0));
+        let server: String = server.unwrap_or_default();
+        Ok(format!("postgres {server}/{database}/{schema}"))
     }
 
     /// What there is to know of the engines' data.

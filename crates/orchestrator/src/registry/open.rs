@@ -18,6 +18,7 @@ use super::point::{LocalReads, PointReads};
 use super::set_aside::SetAside;
 use super::{Lock, Registry, postgres};
 use crate::config::DatabaseUrl;
+use crate::locks::KeyedLocks;
 use crate::sabotage::{self, Saboteur};
 
 /// The steps that lead from an empty database to the present schema. The n-th leads to version n. Each is one for
@@ -166,6 +167,7 @@ impl Registry {
             reads,
             point_reads,
             news: Arc::default(),
+            turns: KeyedLocks::default(),
             set_aside: SetAside::default(),
             #[cfg(test)]
             hot_reads: std::sync::atomic::AtomicUsize::default(),

@@ -158,6 +158,20 @@ impl Registry {
         Ok(Some(product))
     }
 
+    /// A product once nothing that was begun before changes it any more; none if there is no such product.
+    pub(crate) async fn product_at_rest(
+        &self,
+        product_id: ProductId,
+    ) -> Result<Option<Product>, RegistryError> {
+        let mut ledger = match self.ledger(product_id, 0).await {
+            Err(RegistryError::ProductGone) => return Ok(None),
+            ledger => ledger?,
+        };
+        let query = sqlx::query(select_product!("WHERE product_id = $1")).bind(product_id.to_string());
+        let row = within(query.fetch_one(ledger.connection())).await?;
+        self.read_product(&row).map(Some)
+    }
+
     fn read_product(&self, row: &AnyRow) -> Result<Product, RegistryError> {
         let text = |at: usize| row.try_get::<String, _>(at);
         let unreadable = |column| move || RegistryError::Unreadable { column };

@@ -104,7 +104,8 @@ fn product(slug: &str) -> Product {
 }
 
 fn claim(change: Change) -> Claim {
-    Claim { change, pending: None, image: None, owner: "this process".into(), deadline: NOW }
+    let default_image = "svc-engine:0.1.0".parse().unwrap();
+    Claim { change, pending: None, image: None, default_image, owner: "this process".into(), deadline: NOW }
 }
 
 fn entry(engine_id: EngineId, event: Event) -> Entry {

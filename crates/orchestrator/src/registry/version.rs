@@ -25,7 +25,7 @@ impl Registry {
         image: &EngineImage,
         pinned: bool,
     ) -> Result<(), RegistryError> {
-        let mut transaction = self.begin().await?;
+        let mut ledger = self.ledger(row.seat.product_id, 0).await?;
         let set = sqlx::query(
             "UPDATE engines SET engine_version = $1, pinned = $2 \
              WHERE engine_id = $3 AND generation = $4 AND claim_kind IS NOT NULL",
@@ -34,11 +34,10 @@ impl Registry {
         .bind(i64::from(pinned))
         .bind(row.engine_id.to_string())
         .bind(row.generation);
-        if within(set.execute(&mut *transaction)).await?.rows_affected() == 0 {
+        if within(set.execute(ledger.connection())).await?.rows_affected() == 0 {
             return Err(RegistryError::ClaimLost { engine_id: row.engine_id });
         }
-        within(transaction.commit()).await?;
-        Ok(())
+        ledger.commit().await
     }
 
     /// How many engines of each product are on each image. Rows that cannot be read are left out.

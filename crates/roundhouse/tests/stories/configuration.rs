@@ -11,7 +11,7 @@ use crate::support::http::client;
 use crate::support::{Deployment, Ended, Home, eventually};
 
 /// Values that no deployment can work with.
-const FAULTS: [(&str, &str); 45] = [
+const FAULTS: [(&str, &str); 47] = [
     ("ORCH_LOG_LEVEL", "loud"),
     ("ORCH_LOG_LEVEL", "info,,"),
     ("ORCH_LOG_FORMAT", "xml"),
@@ -22,6 +22,8 @@ const FAULTS: [(&str, &str); 45] = [
     ("ORCH_MASTER_KEY", "0000000000000000000000000000000000000000000="),
     ("ORCH_MASTER_KEY", "++++++++++++++++++++++++++++++++++++++++++A"),
     ("ORCH_ADMIN_KEY", "hunter-two\nhunter-three"),
+    ("ORCH_ADMIN_KEY", "fifteen-letters"),
+    ("ORCH_MASTER_KEY", "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA"),
     ("ORCH_ENGINE_IMAGE", "svc-engine:latest"),
     ("ORCH_ENGINE_IMAGE", "svc-engine"),
     ("ORCH_ENGINE_IMAGE", "svc-engine:1"),
@@ -264,7 +266,7 @@ async fn another_master_key_is_refused_with_the_way_out() {
     let (orchestrator, _product) = place.start_with_product().await;
     orchestrator.end(rustix::process::Signal::TERM).await.well();
     let mut variables = place.fleet.variables.clone();
-    let other = "A".repeat(43);
+    let other = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopo".to_owned();
     variables.insert("ORCH_MASTER_KEY".to_owned(), other.clone());
     let ended = place.fleet.home.run(&["orchestrator"], &variables).ended().await;
     let said = ended.refused(2, &["ORCH_MASTER_KEY", "roundhouse rekey"]);

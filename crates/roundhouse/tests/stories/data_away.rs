@@ -179,3 +179,36 @@ async fn a_standby_on_another_host_refuses_and_buries_nobody() {
     assert_eq!(tasks(&product, "ada").await, 1);
     first.end(Signal::TERM).await.well();
 }
+
+/// A registry that was copied, for a trial on the same host say: it has the same deployment's engines in it.
+#[tokio::test]
+async fn the_orchestrator_of_a_copied_registry_leaves_the_engines_of_the_first_alone() {
+    let place = Deployment::plain();
+    let (_orchestrator, product) = place.start_with_product().await;
+    let ada = with_a_task(&product, "ada").await;
+    let process = place.process_of(&ada);
+    let copy = place.fleet.folder().join("copy.sqlite");
+    let registry = rusqlite::Connection::open(place.fleet.folder().join("registry.sqlite")).unwrap();
+    registry.execute("VACUUM INTO ?1", [copy.to_str().unwrap()]).unwrap();
+    let port = place.fleet.home.ports.first() + 1;
+    let second = format!(
+        "ORCH_PORT={port} ORCH_DATABASE_URL='sqlite:{}' ORCH_IDLE_SLEEP_THRESHOLD_S=0.2 ORCH_HEALTH_CHECK_INTERVAL_S=0.2 exec '{}' orchestrator",
+        copy.display(),
+        crate::support::home::BINARY
+    );
+    let mut second = place.launch_by(&["sh", "-c", &second]);
+    second.base = format!("http://127.0.0.1:{port}");
+    second.is_ready().await;
+    let trial = Product::new(&second.base, &product.key);
+    for answer in [trial.stop("ada").await, trial.rotate("ada").await, trial.delete("ada").await] {
+        assert_refused(&answer);
+    }
+    let explained = trial.explain("ada").await;
+    assert!(explained["awake_because"][0].as_str().unwrap().contains("another registry"), "{explained}");
+    // Time enough for it to fall asleep many times over.
+    assert!(second.program.says("is in use by an orchestrator with another registry").await.is_ok());
+    second.end(Signal::TERM).await.well();
+    assert_eq!(place.process_of(&ada), process);
+    assert_eq!(tasks(&product, "ada").await, 1);
+    product.stop("ada").await.ok("status:text");
+}

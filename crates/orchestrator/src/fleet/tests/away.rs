@@ -204,3 +204,23 @@ async fn an_engine_launched_while_the_server_is_away_for_long_is_cleaned_up() {
     assert_eq!(short(product.provision("ann").await), "200 running");
     app.assert_chained().await;
 }
+
+/// What the operator does is done once, and known as it was done.
+#[tokio::test]
+async fn a_registration_and_a_policy_of_which_nobody_heard_hold() {
+    let Some((app, proxy)) = by_proxy().await else { return };
+    proxy.lose_a_commit();
+    let product = app.while_time_passes(STEP, app.product("demo", json!({}))).await;
+    assert!(proxy.has_lost_it(), "no commit was lost");
+    let product_id = product.product_id().await;
+    proxy.lose_a_commit();
+    let policy = json!({"suspended": true});
+    let (status, answer) = app.while_time_passes(STEP, app.replace_policy(&product_id, &policy)).await;
+    assert!(proxy.has_lost_it(), "no commit was lost");
+    assert_eq!((status, &answer["policy"]), (200, &policy), "{answer}");
+    assert_eq!(short(product.provision("ann").await), "403 POLICY_DENIED");
+    let (_, audit) = product.look("/audit").await;
+    let events: Vec<_> =
+        audit["rows"].as_array().unwrap().iter().map(|row| row["event"].as_str().unwrap()).collect();
+    assert_eq!(events, ["policy_update", "register"]);
+}

@@ -255,3 +255,28 @@ async fn a_client_of_the_stream_alone_knows_every_settled_state() {
     });
     assert_eq!(table, listed.collect());
 }
+
+/// A tenant whose backend opens stream after stream.
+#[tokio::test]
+async fn one_products_open_streams_leave_places_to_the_others() {
+    let app = TestApp::new().await;
+    let (shop, other) = (app.product("shop", json!({})).await, app.product("other", json!({})).await);
+    app.orchestrator.fleet().long_answers().limit(4);
+    let open = async |product: &Caller<'_>, path: &str| {
+        app.open("GET", path, &[("X-Platform-Key", product.key.as_str())], "").await
+    };
+    let streams = [open(&shop, "/events").await, open(&shop, "/events").await];
+    assert!(streams.iter().all(|stream| stream.status() == 200));
+    for path in ["/events", "/engines/ann/proxy/tasks"] {
+        let refused = open(&shop, path).await;
+        assert_eq!(
+            (refused.status().as_u16(), &refused.headers()["retry-after"]),
+            (503, &"5".parse().unwrap())
+        );
+    }
+    // All else is answered, and so are the others.
+    assert_eq!(shop.look("/status").await.0, 200);
+    assert_eq!(open(&other, "/events").await.status(), 200);
+    drop(streams);
+    assert_eq!(open(&shop, "/events").await.status(), 200);
+}

@@ -93,3 +93,20 @@ async fn who_waits_for_an_engines_end_is_refused_the_next_one() {
     product.delete("ann").await;
     assert_eq!(short(product.admit("ann", json!({"auto_provision": true})).await), "403 POLICY_DENIED");
 }
+
+/// It would be run with what the operator hands to engines.
+#[tokio::test]
+async fn an_image_of_another_name_needs_a_policy_that_lists_it() {
+    let app = TestApp::new().await;
+    let product = app.product("demo", json!({})).await;
+    let provision = async |user: &str| {
+        let body = json!({"user_id": user, "engine_version": "registry.example/other:0.1.0"});
+        short(product.call("POST", "/engines/provision", &body).await)
+    };
+    assert_eq!(provision("ann").await, "403 POLICY_DENIED");
+    product.provision("bob").await;
+    let version = json!({"engine_version": "registry.example/other:0.1.0"});
+    assert_eq!(short(product.call("PUT", "/engines/bob/version", &version).await), "403 POLICY_DENIED");
+    product.limit(json!({"allowed_engine_versions": ["registry.example/other:0.1.0"]})).await;
+    assert_eq!(provision("ann").await, "200 running");
+}

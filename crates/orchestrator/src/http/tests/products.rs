@@ -201,3 +201,46 @@ async fn a_caller_who_hangs_up_leaves_no_policy_half_replaced() {
     }
     assert!((1..20).contains(&replaced), "{replaced}: one side of the race was never seen");
 }
+
+#[tokio::test]
+async fn a_registration_with_a_key_of_the_callers_own_can_be_repeated() {
+    let app = TestApp::new().await;
+    let key = contract::PlatformKey::generate().unwrap().expose().to_owned();
+    let register = async |slug: &str, key: &str| {
+        let body = json!({"slug": slug, "display_name": "Shop", "platform_api_key": key}).to_string();
+        let (status, _, answer) =
+            app.send("POST", "/products/register", &[("X-Admin-Key", ADMIN_KEY)], &body).await;
+        (status, answer)
+    };
+    let (status, first) = register("shop", &key).await;
+    assert_eq!((status, &first["platform_api_key"]), (200, &json!(key)));
+    assert_eq!(register("shop", &key).await, (200, first));
+    let other = contract::PlatformKey::generate().unwrap().expose().to_owned();
+    assert_eq!(short(register("shop", &other).await), "409 PRODUCT_SLUG_EXISTS");
+    for weak in ["", "pk-svc-", "pk-svc-short", &key.replace("pk-", "sk-"), &format!("{key}+")] {
+        let (status, answer) = register("other", weak).await;
+        let message = answer["error"]["message"].as_str().unwrap();
+        assert!(status == 400 && message.contains("platform_api_key"), "{weak}: {message}");
+    }
+    let product = crate::testing::Caller { app: &app, key };
+    assert_eq!(short(product.provision("ann").await), "200 running");
+    assert_eq!(app.ledger().await.len(), 1, "registered once");
+}
+
+#[tokio::test]
+async fn a_caller_who_hangs_up_leaves_no_slug_that_nobody_has_the_key_of() {
+    let app = TestApp::new().await;
+    let key = contract::PlatformKey::generate().unwrap().expose().to_owned();
+    let body = json!({"slug": "shop", "display_name": "Shop", "platform_api_key": key}).to_string();
+    let admin = [("X-Admin-Key", ADMIN_KEY)];
+    for polls in 0..20 {
+        let mut registering = Box::pin(app.send("POST", "/products/register", &admin, &body));
+        for _ in 0..polls {
+            let _ = futures::poll!(&mut registering);
+            tokio::task::yield_now().await;
+        }
+    }
+    assert_eq!(app.send("POST", "/products/register", &admin, &body).await.0, 200);
+    let product = crate::testing::Caller { app: &app, key };
+    assert_eq!(short(product.provision("ann").await), "200 running");
+}

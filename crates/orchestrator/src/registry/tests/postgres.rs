@@ -220,6 +220,35 @@ async fn a_product_that_is_being_changed_holds_up_no_other() {
     busy.commit().await.unwrap();
 }
 
+/// More callers than there are connections, all waiting for one product's row.
+#[tokio::test]
+async fn a_burst_of_one_product_leaves_the_connections_to_the_others() {
+    let Some(fixture) = Fixture::on_server().await else { return };
+    let fixture = Arc::new(fixture);
+    let ann = fixture.settled("ann", EngineStatus::Running).await;
+    let other = product("other");
+    let registered = Entry { engine: None, ..entry(EngineId::new(), Event::Register) };
+    assert!(fixture.registry.register(&other, &registered).await.unwrap());
+    let busy = fixture.registry.ledger(other.product_id, 0).await.unwrap();
+    let burst: Vec<_> = (0..30)
+        .map(|_| {
+            let (fixture, product_id) = (Arc::clone(&fixture), other.product_id);
+            tokio::spawn(async move { fixture.registry.ledger(product_id, 0).await.map(drop) })
+        })
+        .collect();
+    // Each has come as far as it gets.
+    for _ in 0..100 {
+        tokio::task::yield_now().await;
+    }
+    let stop = claim(Change::Stop);
+    let stopped = fixture.registry.claim(&ann, &stop, None);
+    tokio::time::timeout(Duration::from_secs(4), stopped).await.expect("it waits").unwrap().unwrap();
+    busy.commit().await.unwrap();
+    for waiting in burst {
+        waiting.await.unwrap().unwrap();
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn products_that_lease_ports_at_once_never_share_one() {
     let Some(fixture) = Fixture::on_server().await else { return };

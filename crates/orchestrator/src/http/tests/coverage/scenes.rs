@@ -150,6 +150,9 @@ async fn nobody_is_asked_for() -> BTreeSet<Answered> {
 async fn the_host_is_full() -> BTreeSet<Answered> {
     let app = TestApp::new().await;
     let product = app.product("demo", json!({})).await;
+    app.orchestrator.fleet().long_answers().limit(0);
+    ask(&product, "GET", "/events", "").await;
+    ask_each(&product, "ann", &["/{*path}"]).await;
     product.provision("ann").await;
     product.stop("ann").await;
     for _ in 0..3 {

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use tokio::sync::OwnedMutexGuard;
 
 /// One holder at a time per key; waiters come in order.
-pub(super) struct KeyedLocks<K> {
+pub(crate) struct KeyedLocks<K> {
     locks: Mutex<HashMap<K, Weak<tokio::sync::Mutex<()>>>>,
 }
 
@@ -19,7 +19,7 @@ impl<K> Default for KeyedLocks<K> {
 
 impl<K: Eq + Hash> KeyedLocks<K> {
     /// Waits for the lock of `key`, and holds it until the guard is dropped.
-    pub(super) async fn take(&self, key: K) -> OwnedMutexGuard<()> {
+    pub(crate) async fn take(&self, key: K) -> OwnedMutexGuard<()> {
         let lock = self.lock_of(key);
         lock.lock_owned().await
     }
