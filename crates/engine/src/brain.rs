@@ -56,7 +56,7 @@ pub use feedback::{Correction, FeedbackRow, Opinion, Taught};
 pub use journal::{Journal, JournalError};
 pub use knowledge::{NewKnowledge, NotKnowable, NotSuperseded, ToKnow};
 pub use learned::{Known, NewLesson};
-pub use read::{BlockCounts, Checkpoint, OpenTurn, Pending, RequestedTurn, StoredEvent, StoredStep};
+pub use read::{BlockCounts, Checkpoint, Granted, OpenTurn, Pending, RequestedTurn, StoredEvent, StoredStep};
 pub(crate) use rows::json;
 pub use rows::{Cut, NewGrant, NewTurn, RequestName, Rows};
 pub use search::{Found, MemoryQuery};
@@ -386,9 +386,8 @@ impl Brain {
         self.read_long(read::grants)
     }
 
-    /// What a person has allowed `tool` for good, in `task` or everywhere: the prefixes of its commands, where it
-    /// runs some.
-    pub fn granted(&self, task: TaskRow, tool: &str) -> Result<Vec<Option<String>>, rusqlite::Error> {
+    /// What a person has allowed `tool` for good, in `task` or everywhere.
+    pub fn granted(&self, task: TaskRow, tool: &str) -> Result<Vec<Granted>, rusqlite::Error> {
         self.read(|reader| read::granted(reader, task, tool))
     }
 

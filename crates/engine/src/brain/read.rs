@@ -368,15 +368,26 @@ pub(super) fn grants(reader: &Connection) -> Result<Vec<Grant>, Error> {
     rows.collect()
 }
 
+/// What a person has allowed for good of a tool.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Granted {
+    /// What a command must begin with, where the tool runs commands.
+    pub prefix: Option<String>,
+    /// A hash of what the tool was; none where it comes with the engine, or an earlier version did not note it.
+    pub binding: Option<String>,
+}
+
 pub(super) fn granted(
     reader: &Connection,
     TaskRow(task): TaskRow,
     tool: &str,
-) -> Result<Vec<Option<String>>, Error> {
+) -> Result<Vec<Granted>, Error> {
     let mut query = reader.prepare_cached(
-        "SELECT DISTINCT prefix FROM grants WHERE tool = ?1 AND (task IS NULL OR task = ?2)",
+        "SELECT DISTINCT prefix, binding FROM grants WHERE tool = ?1 AND (task IS NULL OR task = ?2)",
     )?;
-    query.query_map(params![tool, task], |row| row.get(0))?.collect()
+    let rows = query
+        .query_map(params![tool, task], |row| Ok(Granted { prefix: row.get(0)?, binding: row.get(1)? }))?;
+    rows.collect()
 }
 
 /// The sizes of media, which are told without reading them, in the order of `hashes`.

@@ -66,7 +66,7 @@ const BASE: &str = "
 ";
 
 /// What was added to the format since, in this order.
-const ADDITIONS: [&str; 7] = [
+const ADDITIONS: [&str; 8] = [
     "
     ALTER TABLE tasks ADD COLUMN message_count INTEGER NOT NULL DEFAULT 0;
     ALTER TABLE tasks ADD COLUMN updated_at INTEGER NOT NULL DEFAULT 0;
@@ -352,6 +352,10 @@ const ADDITIONS: [&str; 7] = [
     CREATE TRIGGER task_with_checkpoint_removed AFTER DELETE ON tasks BEGIN
         DELETE FROM checkpoints WHERE task = old.task;
     END;
+",
+    "
+    -- A hash of what the tool was that a person allowed for good.
+    ALTER TABLE grants ADD COLUMN binding TEXT;
 ",
 ];
 

@@ -54,6 +54,7 @@ mod events;
 mod first_start;
 mod gateway_config;
 mod grants;
+mod grants_bound;
 mod hitl;
 mod hitl_waiting;
 mod idle_sleep;
