@@ -9,6 +9,7 @@ mod brain_copy;
 mod data_root;
 pub(crate) mod docker;
 mod folder;
+mod kept_log;
 mod probe;
 pub(crate) mod process;
 mod removal;

@@ -34,6 +34,7 @@ pub(crate) use self::network::NetworkFault;
 use self::watch::Watch;
 use super::blocking::{blocking, failed};
 use super::folder::{Folder, Folders, STILL_RUNS};
+use super::kept_log::KEPT_LINES;
 use super::target::Fenced;
 use super::{Answer, BackendError, BrainCopy, Caps, EngineBackend, Exit, Instance, Launch, Listed, Target};
 use crate::locks::KeyedLocks;
@@ -136,7 +137,7 @@ impl DockerBackend {
         let looked = self.inner.network.ensure(&self.inner.daemon);
         match tokio::time::timeout(FIRST_LOOK, looked).await {
             Ok(Err(fault @ NetworkFault::Open { .. })) => Err(fault),
-            Ok(Ok(())) => Ok(()),
+            Ok(Ok(_)) => Ok(()),
             Ok(Err(NetworkFault::Backend(error))) => {
                 tracing::warn!(%error, "The engines' network could not be looked at yet.");
                 Ok(())
@@ -175,20 +176,39 @@ impl Inner {
     async fn clear(&self, target: Target) -> Result<(), BackendError> {
         let found = self.fenced(target).await?;
         for container in &found.own {
+            self.keep_log(target.engine_id, container).await;
             self.daemon.remove(&container.id).await.map_err(|error| told(&error))?;
         }
         found.check()
     }
 
+    /// Keeps the last lines of a container that is about to go: best effort, and for a moment.
+    async fn keep_log(&self, engine_id: EngineId, container: &Container) {
+        if container.life == Life::Unborn {
+            return;
+        }
+        let kept = async {
+            let lines = log::tail(&self.daemon, &container.id, KEPT_LINES).await;
+            let lines = lines.map_err(|error| told(&error))?;
+            let folder = self.folders.of(engine_id);
+            blocking(move || if lines.is_empty() { Ok(()) } else { folder.keep_log(&lines) }).await
+        };
+        match tokio::time::timeout(TIDYING, kept).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => tracing::info!(%engine_id, %error, "The log of a container was not kept."),
+            Err(_) => tracing::info!(%engine_id, "The log of a container was not kept: it took too long."),
+        }
+    }
+
     async fn launch(&self, launch: &Launch) -> Result<Instance, BackendError> {
         self.clear(launch.target()).await?;
         self.prepare_folder(launch).await?;
-        self.ensure_network().await?;
-        match self.begin(launch).await {
+        let network = self.ensure_network().await?;
+        match self.begin(launch, &network).await {
             Err(NotBegun::Daemon(error)) if is_network_gone(&error) => {
                 self.network.forget();
-                self.ensure_network().await?;
-                self.begin(launch).await
+                let network = self.ensure_network().await?;
+                self.begin(launch, &network).await
             }
             begun => begun,
         }
@@ -218,17 +238,17 @@ impl Inner {
         })
     }
 
-    async fn ensure_network(&self) -> Result<(), BackendError> {
+    async fn ensure_network(&self) -> Result<String, BackendError> {
         match self.network.ensure(&self.daemon).await {
             Err(NetworkFault::Backend(error)) => Err(error),
             Err(fault @ NetworkFault::Open { .. }) => Err(BackendError::Failed(fault.to_string())),
-            Ok(()) => Ok(()),
+            Ok(id) => Ok(id),
         }
     }
 
     /// Creates the engine's container and begins it; one that cannot begin is removed again.
-    async fn begin(&self, launch: &Launch) -> Result<Instance, NotBegun> {
-        let id = self.create(launch).await?;
+    async fn begin(&self, launch: &Launch, network: &str) -> Result<Instance, NotBegun> {
+        let id = self.create(launch, network).await?;
         self.watch.beginning(&id, launch.engine_id);
         if let Err(error) = self.daemon.start(&id).await {
             self.watch.forget(&id);
@@ -242,9 +262,9 @@ impl Inner {
 
     /// Creates the engine's container. One of its own that an earlier call left behind makes room for it; the daemon
     /// gives the name to one container, so none is created beside that of a later launch.
-    async fn create(&self, launch: &Launch) -> Result<String, NotBegun> {
+    async fn create(&self, launch: &Launch, network: &str) -> Result<String, NotBegun> {
         let name = container_name(launch.engine_id);
-        let body = || spec::container(&self.options, launch);
+        let body = || spec::container(&self.options, launch, network);
         match self.daemon.create(&name, body()).await {
             Err(error) if is_status(&error, 409) => {
                 let Some(other) = self.daemon.inspect(&name).await? else { return Err(error.into()) };
@@ -275,6 +295,7 @@ impl Inner {
                 if container.life.is_alive() {
                     self.daemon.stop(&container.id, grace).await?;
                 }
+                self.keep_log(target.engine_id, container).await;
                 self.tidy_up(target.engine_id, &container.id).await;
                 Ok(())
             };
@@ -358,10 +379,15 @@ impl Inner {
     }
 
     async fn log_tail(&self, engine_id: EngineId, lines: usize) -> Result<Vec<String>, BackendError> {
-        let Some((_, container)) = self.containers(Some(engine_id)).await?.pop() else {
-            return Ok(Vec::new());
-        };
-        log::tail(&self.daemon, &container.id, lines).await.map_err(|error| told(&error))
+        // Of a launch that is under way nothing may have been written yet.
+        if let Some((_, container)) = self.containers(Some(engine_id)).await?.pop() {
+            let tail = log::tail(&self.daemon, &container.id, lines).await.map_err(|error| told(&error))?;
+            if !tail.is_empty() {
+                return Ok(tail);
+            }
+        }
+        let folder = self.folders.of(engine_id);
+        blocking(move || folder.log_tail(lines)).await
     }
 
     async fn caps(&self, engine_id: EngineId) -> Result<Option<Caps>, BackendError> {

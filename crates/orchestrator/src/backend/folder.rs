@@ -113,30 +113,42 @@ impl Folder {
         options.open(self.log())
     }
 
-    /// The last lines of the log, at most `lines`; none if there is no log.
+    /// The last lines of the log, at most `lines`, over both its parts; none if there is no log.
     pub(super) fn log_tail(&self, lines: usize) -> io::Result<Vec<String>> {
-        // A link in its place is not followed: an engine must not choose what is shown as its log.
-        let flags = OFlags::NOFOLLOW.bits().cast_signed();
-        let mut log = match OpenOptions::new().read(true).custom_flags(flags).open(self.log()) {
-            Ok(log) => log,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-            Err(error) => return Err(error),
-        };
-        let start = tail_start(&mut log, lines)?;
-        log.seek(SeekFrom::Start(start))?;
-        let mut log = BufReader::new(log);
-        let mut tail = Vec::new();
-        // It may have grown meanwhile.
-        while tail.len() < lines {
-            let Some(line) = next_line(&mut log)? else { break };
-            tail.push(line);
+        let newer = file_tail(&self.log(), lines)?;
+        let missing = lines.saturating_sub(newer.len());
+        if missing == 0 {
+            return Ok(newer);
         }
+        let mut tail = file_tail(&self.older_log(), missing)?;
+        tail.extend(newer);
         Ok(tail)
     }
 
-    fn log(&self) -> PathBuf {
+    pub(super) fn log(&self) -> PathBuf {
         self.path.join("engine.log")
     }
+}
+
+/// The last lines of a file, at most `lines`; none if it is not there.
+fn file_tail(file: &Path, lines: usize) -> io::Result<Vec<String>> {
+    // A link in its place is not followed: an engine must not choose what is shown as its log.
+    let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed();
+    let mut log = match OpenOptions::new().read(true).custom_flags(flags).open(file) {
+        Ok(log) => log,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(error),
+    };
+    let start = tail_start(&mut log, lines)?;
+    log.seek(SeekFrom::Start(start))?;
+    let mut log = BufReader::new(log);
+    let mut tail = Vec::new();
+    // It may have grown meanwhile.
+    while tail.len() < lines {
+        let Some(line) = next_line(&mut log)? else { break };
+        tail.push(line);
+    }
+    Ok(tail)
 }
 
 /// Where the last `lines` lines of `log` begin.

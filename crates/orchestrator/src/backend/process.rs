@@ -16,7 +16,7 @@ mod tests;
 use std::collections::{HashMap, HashSet};
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use contract::{EngineId, EngineImage};
@@ -30,11 +30,15 @@ use self::label::{Found, Label};
 use self::watched::Watched;
 use super::blocking::{blocking, failed};
 use super::folder::{Folder, Folders, STILL_RUNS};
+use super::kept_log::MAX_LOG_BYTES;
 use super::target::Fenced;
 use super::{Answer, BackendError, BrainCopy, Caps, EngineBackend, Exit, Instance, Launch, Listed, Target};
 use crate::config::VERSION;
 use crate::locks::KeyedLocks;
 use crate::sabotage::{self, Saboteur};
+
+/// How often the logs of running engines are looked at.
+const LOG_PERIOD: Duration = Duration::from_secs(10);
 
 /// Where the process backend finds and keeps things.
 #[derive(Clone, Debug)]
@@ -210,6 +214,7 @@ impl Inner {
         let first = launch.first;
         let prepare = move || {
             folder.prepare(first)?;
+            folder.bound_log(MAX_LOG_BYTES)?;
             folder.open_log()
         };
         let log = blocking(prepare).await?;
@@ -332,6 +337,8 @@ impl EngineBackend for ProcessBackend {
     }
 
     fn exits(&self) -> BoxStream<'static, Exit> {
+        // Whoever listens keeps the engines: from now on, and for as long as the backend lives.
+        tokio::spawn(bound_logs(Arc::downgrade(&self.inner)));
         let listener = self.inner.listener.lock().unwrap_or_else(PoisonError::into_inner).take();
         let exits = futures::stream::unfold(listener, |listener| async move {
             let mut listener = listener?;
@@ -361,6 +368,23 @@ impl EngineBackend for ProcessBackend {
     /// None are applied yet.
     fn caps(&self, _: EngineId) -> Answer<'_, Option<Caps>> {
         Box::pin(std::future::ready(Ok(None)))
+    }
+}
+
+/// Keeps the logs of running engines from filling the disk.
+async fn bound_logs(inner: Weak<Inner>) {
+    loop {
+        let Some(clock) = inner.upgrade().map(|inner| Arc::clone(&inner.clock)) else { return };
+        clock.sleep(LOG_PERIOD).await;
+        let Some(inner) = inner.upgrade() else { return };
+        let running: Vec<_> = inner.running().keys().copied().collect();
+        for engine_id in running {
+            let folder = inner.folders.of(engine_id);
+            // One after the other: where the disk hangs, one thread does.
+            if let Err(error) = blocking(move || folder.bound_log(MAX_LOG_BYTES)).await {
+                tracing::warn!(%engine_id, %error, "An engine's log could not be shortened.");
+            }
+        }
     }
 }
 

@@ -17,7 +17,7 @@ use bollard::{API_DEFAULT_VERSION, Docker};
 use contract::EngineImage;
 use futures::StreamExt as _;
 use futures::stream::BoxStream;
-use tokio::sync::OnceCell;
+use tokio::sync::Mutex;
 
 /// How long a daemon may take for one step. Whoever waits for a whole call has a deadline of their own; this one
 /// ends what nobody waits for any more.
@@ -29,7 +29,7 @@ const LOOK_AGAIN: Duration = Duration::from_millis(50);
 /// The daemon, reached or not.
 pub(super) struct Daemon {
     socket: PathBuf,
-    client: OnceCell<Docker>,
+    client: Mutex<Option<Docker>>,
 }
 
 /// A container as the daemon lists it.
@@ -62,7 +62,7 @@ impl Life {
 
 impl Daemon {
     pub(super) fn new(socket: PathBuf) -> Self {
-        Self { socket, client: OnceCell::new() }
+        Self { socket, client: Mutex::new(None) }
     }
 
     /// Asks the daemon something that it has `limit` to answer.
@@ -75,19 +75,24 @@ impl Daemon {
         F: Future<Output = Result<T, Error>>,
     {
         let asked = async { question(self.client().await?).await };
-        tokio::time::timeout(limit, asked).await.unwrap_or(Err(Error::RequestTimeoutError))
+        let answer = tokio::time::timeout(limit, asked).await.unwrap_or(Err(Error::RequestTimeoutError));
+        if answer.as_ref().is_err_and(is_another_version) {
+            // A daemon of another version is in its place: the next question settles it.
+            *self.client.lock().await = None;
+        }
+        answer
     }
 
     /// The client, in the version of the interface that both sides know.
     async fn client(&self) -> Result<Docker, Error> {
-        let connected = self.client.get_or_try_init(|| async {
-            // Its own deadlines are for an answer's head alone, ours are for the whole.
-            let socket = self.socket.to_string_lossy();
-            Docker::connect_with_unix(&socket, STEP.as_secs() * 10, API_DEFAULT_VERSION)?
-                .negotiate_version()
-                .await
-        });
-        connected.await.cloned()
+        let mut client = self.client.lock().await;
+        if let Some(client) = client.as_ref() {
+            return Ok(client.clone());
+        }
+        // Its own deadlines are for an answer's head alone, ours are for the whole.
+        let socket = self.socket.to_string_lossy();
+        let connected = Docker::connect_with_unix(&socket, STEP.as_secs() * 10, API_DEFAULT_VERSION)?;
+        Ok(client.insert(connected.negotiate_version().await?).clone())
     }
 
     pub(super) async fn ping(&self) -> Result<(), Error> {
@@ -218,11 +223,40 @@ impl Daemon {
     }
 }
 
+/// Whether the daemon does not speak the version of the interface that was settled with it.
+fn is_another_version(error: &Error) -> bool {
+    matches!(
+        error,
+        Error::DockerResponseServerError { status_code: 400, message } if message.contains("client version")
+    )
+}
+
 /// An answer; none where what was asked about is not there.
 fn absent<T>(answer: Result<T, Error>) -> Result<Option<T>, Error> {
     match answer {
         Ok(answer) => Ok(Some(answer)),
         Err(error) if super::error::is_status(&error, 404) => Ok(None),
         Err(error) => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_daemon_of_another_version_is_told_from_one_that_fails() {
+        let error = |status_code, message: &str| Error::DockerResponseServerError {
+            status_code,
+            message: message.to_owned(),
+        };
+        let newer = "client version 1.51 is too new. Maximum supported API version is 1.41";
+        assert!(is_another_version(&error(400, newer)));
+        assert!(is_another_version(&error(
+            400,
+            "client version 1.23 is too old. Minimum supported API version is 1.24"
+        )));
+        assert!(!is_another_version(&error(400, "invalid reference format")));
+        assert!(!is_another_version(&error(500, newer)));
     }
 }

@@ -1,11 +1,11 @@
 //! The network that the engines join: they reach the world through it, and never one another.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 use bollard::errors::Error;
 use bollard::models::{Network, NetworkCreateRequest};
-use bollard::query_parameters::ListNetworksOptionsBuilder;
+use bollard::query_parameters::{InspectNetworkOptions, ListNetworksOptionsBuilder};
 
 use super::daemon::{Daemon, STEP};
 use super::error::{is_status, told};
@@ -20,8 +20,8 @@ const LOOKS: usize = 8;
 /// The engines' network.
 pub(super) struct EngineNetwork {
     name: String,
-    /// Whether it was there and as it must be when it was last looked at.
-    seen: AtomicBool,
+    /// Its id when it was last looked for.
+    seen: Mutex<Option<String>>,
 }
 
 /// Why the network cannot be used.
@@ -45,21 +45,32 @@ pub(crate) enum NetworkFault {
 
 impl EngineNetwork {
     pub(super) fn new(name: String) -> Self {
-        Self { name, seen: AtomicBool::new(false) }
+        Self { name, seen: Mutex::new(None) }
     }
 
-    /// Looks again the next time.
+    /// Looks for it by its name the next time.
     pub(super) fn forget(&self) {
-        self.seen.store(false, Ordering::Relaxed);
+        self.note(None);
     }
 
-    /// Makes the network if it is missing, and makes sure that it keeps engines apart.
-    pub(super) async fn ensure(&self, daemon: &Daemon) -> Result<(), NetworkFault> {
-        if self.seen.load(Ordering::Relaxed) {
-            return Ok(());
-        }
-        let found = self.find_or_make(daemon).await.map_err(|error| NetworkFault::Backend(told(&error)))?;
-        let Some(found) = found else {
+    fn note(&self, id: Option<String>) {
+        *self.seen.lock().unwrap_or_else(PoisonError::into_inner) = id;
+    }
+
+    /// Makes the network if it is missing, makes sure that it keeps engines apart, and returns its id: whatever gets its
+    /// name later is another one.
+    pub(super) async fn ensure(&self, daemon: &Daemon) -> Result<String, NetworkFault> {
+        let failed = |error: Error| NetworkFault::Backend(told(&error));
+        let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let found = match seen {
+            Some(id) => self.inspect(daemon, &id).await.map_err(failed)?,
+            None => None,
+        };
+        let found = match found {
+            Some(found) => Some(found),
+            None => self.find_or_make(daemon).await.map_err(failed)?,
+        };
+        let Some((found, id)) = found.and_then(|found| found.id.clone().map(|id| (found, id))) else {
             let why =
                 format!("the network {} could not be made: it is not there, or there are several", self.name);
             return Err(NetworkFault::Backend(BackendError::Failed(why)));
@@ -67,8 +78,26 @@ impl EngineNetwork {
         if let Some(why) = lets_through(&found) {
             return Err(NetworkFault::Open { name: self.name.clone(), why });
         }
-        self.seen.store(true, Ordering::Relaxed);
-        Ok(())
+        self.note(Some(id.clone()));
+        Ok(id)
+    }
+
+    /// The network with this id; none if it is not there.
+    async fn inspect(&self, daemon: &Daemon, id: &str) -> Result<Option<Network>, Error> {
+        let asked = daemon.ask(STEP, |docker| async move {
+            docker.inspect_network(id, None::<InspectNetworkOptions>).await
+        });
+        match asked.await {
+            Ok(found) => Ok(Some(Network {
+                id: found.id,
+                name: found.name,
+                driver: found.driver,
+                options: found.options,
+                ..Network::default()
+            })),
+            Err(error) if is_status(&error, 404) => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 
     /// The one network of this name. The daemon takes several: of those that orchestrators make at the same time,

@@ -27,8 +27,8 @@ const LEAST_QUOTA: i64 = 1_000;
 /// The most processes that the kernel counts.
 const MOST_PIDS: i64 = 4_194_304;
 
-/// The container that runs `launch`.
-pub(super) fn container(options: &Options, launch: &Launch) -> ContainerCreateBody {
+/// The container that runs `launch` on `network`.
+pub(super) fn container(options: &Options, launch: &Launch, network: &str) -> ContainerCreateBody {
     ContainerCreateBody {
         image: Some(launch.image.to_string()),
         user: Some(options.user.to_string()),
@@ -37,12 +37,12 @@ pub(super) fn container(options: &Options, launch: &Launch) -> ContainerCreateBo
         exposed_ports: Some(vec![PORT.to_owned()]),
         stop_signal: Some("SIGTERM".to_owned()),
         stop_timeout: Some(STOP_TIMEOUT),
-        host_config: Some(host_config(options, launch)),
+        host_config: Some(host_config(options, launch, network)),
         ..ContainerCreateBody::default()
     }
 }
 
-fn host_config(options: &Options, launch: &Launch) -> HostConfig {
+fn host_config(options: &Options, launch: &Launch, network: &str) -> HostConfig {
     let data = options.data_root.join(launch.engine_id.to_string());
     let published =
         PortBinding { host_ip: Some("127.0.0.1".to_owned()), host_port: Some(launch.port.to_string()) };
@@ -61,7 +61,7 @@ fn host_config(options: &Options, launch: &Launch) -> HostConfig {
             bind(data.display().to_string(), "/data", false),
             bind(options.catalog.display().to_string(), "/catalog", true),
         ]),
-        network_mode: Some(options.network.clone()),
+        network_mode: Some(network.to_owned()),
         port_bindings: Some(HashMap::from([(PORT.to_owned(), Some(vec![published]))])),
         restart_policy: Some(RestartPolicy {
             name: Some(RestartPolicyNameEnum::NO),

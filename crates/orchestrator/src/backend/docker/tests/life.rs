@@ -97,8 +97,8 @@ async fn lesson_o01_a_container_that_never_began_is_listed_replaced_and_removed(
     let left_over = async || {
         let launch = fixture.launch();
         fixture.backend.inner.prepare_folder(&launch).await.unwrap();
-        fixture.backend.inner.ensure_network().await.unwrap();
-        fixture.create(&container_name(engine_id), spec::container(&fixture.options, &launch)).await
+        let network = fixture.backend.inner.ensure_network().await.unwrap();
+        fixture.create(&container_name(engine_id), spec::container(&fixture.options, &launch, &network)).await
     };
     let id = left_over().await;
     let listed = fixture.backend.list().await.unwrap();
@@ -121,7 +121,7 @@ async fn lesson_o01_a_foreign_container_with_our_name_is_never_touched() {
     let name = container_name(fixture.engine_id);
     fixture.backend.check_network().await.unwrap();
     let another = fixture.with(|options| options.deployment_id = "another".into());
-    let mut foreign = spec::container(&another, &fixture.launch());
+    let mut foreign = spec::container(&another, &fixture.launch(), &fixture.options.network);
     let network_mode = Some(fixture.options.network.clone());
     foreign.host_config = Some(HostConfig { network_mode, ..HostConfig::default() });
     let unlabelled = ContainerCreateBody { labels: None, ..foreign.clone() };
@@ -243,11 +243,33 @@ async fn lesson_o24_what_a_replaced_orchestrator_does_late_touches_no_later_cont
     assert_eq!(late.remove(own(engine_id)).await, superseded);
     assert_eq!(late.launch(fixture.launch()).await.map(drop), superseded);
     // One that had cleared the way before it was frozen.
-    let Err(NotBegun::Fenced(error)) = late.inner.create(&fixture.launch()).await else {
+    let Err(NotBegun::Fenced(error)) = late.inner.create(&fixture.launch(), &fixture.options.network).await
+    else {
         panic!("a container was created beside the later one")
     };
     assert_eq!(Err(error), superseded);
     let alive = Listed { engine_id, instance, generation: 5, alive: true };
     assert_eq!(successor.list().await.unwrap(), [alive]);
     assert!(fixture.options.data_root.join(engine_id.to_string()).exists());
+}
+
+#[tokio::test]
+async fn the_last_words_of_a_container_outlive_it() {
+    let Some(fixture) = Fixture::new().await else { return };
+    let (engine_id, backend) = (fixture.engine_id, &fixture.backend);
+    let words = async || {
+        let mut log = backend.log_tail(engine_id, 10).await.unwrap();
+        log.sort_unstable();
+        log
+    };
+    fixture.launched(fixture.launch()).await;
+    backend.stop(own(engine_id), GRACE).await.unwrap();
+    assert_eq!(fixture.containers().await, []);
+    assert_eq!(words().await, ["oops", "ready"]);
+    assert_eq!(backend.log_tail(engine_id, 1).await.unwrap().len(), 1);
+    // One that was killed, and is cleared away.
+    fixture.launched(fixture.launch()).await;
+    backend.kill(own(engine_id)).await.unwrap();
+    backend.clear(own(engine_id)).await.unwrap();
+    assert_eq!(words().await, ["oops", "ready"]);
 }

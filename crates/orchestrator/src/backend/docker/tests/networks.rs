@@ -64,6 +64,22 @@ async fn a_missing_network_is_made_and_made_again() {
     another(&fixture.options).check_network().await.unwrap();
 }
 
+/// Somebody removes the network while all engines rest, and makes one of the same name by hand.
+#[tokio::test]
+async fn a_network_that_took_the_place_of_the_checked_one_is_refused() {
+    let Some(fixture) = Fixture::new().await else { return };
+    fixture.launched(fixture.launch()).await;
+    fixture.backend.stop(own(fixture.engine_id), Duration::from_secs(30)).await.unwrap();
+    fixture.docker.remove_network(&fixture.options.network).await.unwrap();
+    fixture.make_network("true", None).await;
+    let error = fixture.backend.launch(fixture.launch()).await.unwrap_err();
+    assert!(
+        matches!(&error, BackendError::Failed(why) if why.contains("does not keep engines apart")),
+        "{error}"
+    );
+    assert_eq!(fixture.containers().await, []);
+}
+
 #[tokio::test]
 async fn orchestrators_that_begin_at_once_make_one_network() {
     let Some(fixture) = Fixture::new().await else { return };

@@ -46,12 +46,13 @@ fn lesson_o19_the_container_is_the_one_that_is_kept() {
         .replace("PORT", &launch.port.to_string());
     let kept: Value = serde_json::from_str(&kept).unwrap();
     assert_eq!(container_name(launch.engine_id), kept["name"]);
-    assert_eq!(serde_json::to_value(spec::container(&options(), &launch)).unwrap(), kept["body"]);
+    assert_eq!(serde_json::to_value(spec::container(&options(), &launch, "NETWORK")).unwrap(), kept["body"]);
 }
 
 #[test]
 fn caps_are_the_policys_and_what_the_kernel_takes() {
-    let host = |caps| spec::container(&options(), &Launch { caps, ..launch() }).host_config.unwrap();
+    let host =
+        |caps| spec::container(&options(), &Launch { caps, ..launch() }, "NETWORK").host_config.unwrap();
     let caps = Caps { memory_mb: Some(64), cpus: Some(0.5), pids: Some(16) };
     let tight = host(caps);
     assert_eq!((tight.memory, tight.memory_swap), (Some(64 << 20), Some(64 << 20)));
