@@ -7,12 +7,14 @@ mod big_start;
 mod bytes_per_turn;
 mod containers;
 mod deltas;
+mod fairness;
 mod fleet;
 mod idle;
 mod leash;
 mod ledger;
 mod list;
 mod many_turns;
+mod noisy;
 mod parallel;
 mod provision;
 mod reads;
@@ -66,6 +68,8 @@ pub(crate) enum What {
     Containers,
     /// 1,000 running engines (100 without --full): supervision, memory, a killed orchestrator's restart.
     Fleet,
+    /// Admits of one product while another does its worst.
+    Fairness,
     /// `true` on the leash, beside a bare fork and exec of it.
     Leash,
     /// All of these.
@@ -99,6 +103,7 @@ impl What {
             Self::List => list::measure(bench).await,
             Self::Ledger => ledger::measure(bench).await,
             Self::Fleet => fleet::measure(bench).await,
+            Self::Fairness => fairness::measure(bench).await,
             Self::Provision => provision::measure(bench).await,
             Self::Containers => containers::measure(bench).await,
             Self::Leash => leash::measure(bench).await,

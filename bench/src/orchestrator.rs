@@ -86,7 +86,8 @@ impl Site {
         self.home().join("registry.sqlite")
     }
 
-    fn home(&self) -> PathBuf {
+    /// The folder of its `up`.
+    pub(crate) fn home(&self) -> PathBuf {
         self.folder.join("up")
     }
 }

@@ -259,6 +259,17 @@ pub struct ListTasks {
     pub offset: Option<Bounded<0, { i64::MAX }>>,
 }
 
+/// Query of `GET /tasks/{task_id}`.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct ListMessages {
+    /// How many messages at most, the newest; all by default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit: Option<Bounded<1, 1_000>>,
+    /// The message before which they stand; the newest by default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub before: Option<String>,
+}
+
 /// Query of `DELETE /tasks/{task_id}`.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub struct DeleteTask {

@@ -19,6 +19,7 @@ mod learning;
 mod life;
 mod listing;
 mod loaded;
+mod loading;
 mod memory;
 mod model_step;
 mod opening;
@@ -57,6 +58,7 @@ use tokio_util::task::TaskTracker;
 use tracing::Instrument as _;
 
 use crate::assets::Assets;
+use crate::brain::steps::Base;
 use crate::brain::{Brain, RequestName};
 use crate::channel::{Channels, Follow, Reader, Recorder};
 use crate::memory_budget::MemoryBudget;
@@ -64,6 +66,7 @@ use crate::models::Gateway;
 use crate::sabotage::{self, Saboteur};
 use crate::skills::Shelf;
 use crate::tools::Outputs;
+use branch::Branch;
 pub use direct::DirectError;
 use erasing::Eraser;
 pub use error::AgentError;
@@ -77,7 +80,7 @@ pub use reloading::ReloadError;
 pub(crate) use reloading::Reloads;
 use running::{Command, Inbox, Registration, Running, Turns};
 use stream::Blocks;
-use thread::Thread;
+pub use tasks::MessagePage;
 pub use transfer::Export;
 use transfer::Transfers;
 
@@ -211,10 +214,9 @@ impl Agent {
         let place = Arc::clone(&self.places).try_acquire_owned().map_err(|_| AgentError::TooManyTurns)?;
         let request = order.request.clone();
         // Who goes back must be told at once where there is nothing to go back to.
-        let thread = if order.goes_back() { Some(self.thread(&recorder).await?) } else { None };
-        let before_it = thread.as_ref().and_then(Option::as_ref);
-        let (opened, cut) = order.opening(before_it, self.means.clock.now())?;
-        let before = thread.map_or(Before::Unread, |thread| Before::Read(thread.map(Box::new)));
+        let before = if order.goes_back() { Some(self.branch(&recorder, order.base()).await?) } else { None };
+        let (opened, cut) = order.opening(before.as_ref(), self.means.clock.now())?;
+        let before = before.map_or(Before::Unread, |branch| Before::Read(Box::new(branch)));
         let life = Life { place: Some(place), ..self.life(recorder, opened.message_id, registration, inbox) };
         let opening = Opening { request, opened, cut, before };
 
@@ -316,11 +318,11 @@ impl Agent {
         blocking(parse).await.unwrap_or(Err(AgentError::Stopping))
     }
 
-    /// Reads the conversation of a task between two turns.
-    async fn thread(&self, recorder: &Recorder) -> Result<Option<Thread>, AgentError> {
+    /// Reads the conversation of a task between two turns, the next of which goes on from `base`.
+    async fn branch(&self, recorder: &Recorder, base: Base) -> Result<Branch, AgentError> {
         let task = recorder.channel().task();
-        match self.brain.blocking(move |brain| Thread::load_last(brain, task)).await {
-            Some(thread) => Ok(thread?),
+        match self.brain.blocking(move |brain| loading::load_ended(brain, task, base)).await {
+            Some(branch) => Ok(branch?),
             None => Err(AgentError::Stopping),
         }
     }

@@ -56,7 +56,7 @@ pub use feedback::{Correction, FeedbackRow, Opinion, Taught};
 pub use journal::{Journal, JournalError};
 pub use knowledge::{NewKnowledge, NotKnowable, NotSuperseded, ToKnow};
 pub use learned::{Known, NewLesson};
-pub use read::{BlockCounts, OpenTurn, Pending, RequestedTurn, StoredEvent, StoredStep};
+pub use read::{BlockCounts, Checkpoint, Granted, OpenTurn, Pending, RequestedTurn, StoredEvent, StoredStep};
 pub(crate) use rows::json;
 pub use rows::{Cut, NewGrant, NewTurn, RequestName, Rows};
 pub use search::{Found, MemoryQuery};
@@ -295,6 +295,29 @@ impl Brain {
         Ok(stored.into_iter().filter_map(|event| event.into_event().ok()).collect())
     }
 
+    /// Shows the steps of `task` behind the one in the row `after`, oldest first, each with its row and its size, for as
+    /// long as `visit` goes on. Blocks.
+    pub fn each_step(
+        &self,
+        task: TaskRow,
+        after: i64,
+        visit: impl FnMut(i64, usize, StoredStep) -> bool,
+    ) -> Result<(), rusqlite::Error> {
+        self.read_long(|reader| read::each_step(reader, task, after, visit))
+    }
+
+    /// The conversation of `task` as it was kept last in this form. Blocks.
+    pub fn checkpoint(&self, task: TaskRow, form: i64) -> Result<Option<Checkpoint>, rusqlite::Error> {
+        self.read_long(|reader| read::checkpoint(reader, task, form))
+    }
+
+    /// Keeps the conversation of `task` as it was when its journal ended with `step`. Nobody waits for it, and without it
+    /// more is read.
+    pub fn keep_checkpoint(&self, task: TaskRow, step: i64, form: i64, body: String) {
+        let keep = move |rows: &Rows<'_>| rows.set_checkpoint(task, step, form, &body);
+        self.queue(Once::batch(keep, Durability::Kill).0);
+    }
+
     /// The steps of all turns of `task`, oldest first. Blocks.
     pub fn steps(&self, task: TaskRow) -> Result<Vec<StoredStep>, rusqlite::Error> {
         self.read_long(|reader| read::steps(reader, task))
@@ -363,9 +386,8 @@ impl Brain {
         self.read_long(read::grants)
     }
 
-    /// What a person has allowed `tool` for good, in `task` or everywhere: the prefixes of its commands, where it
-    /// runs some.
-    pub fn granted(&self, task: TaskRow, tool: &str) -> Result<Vec<Option<String>>, rusqlite::Error> {
+    /// What a person has allowed `tool` for good, in `task` or everywhere.
+    pub fn granted(&self, task: TaskRow, tool: &str) -> Result<Vec<Granted>, rusqlite::Error> {
         self.read(|reader| read::granted(reader, task, tool))
     }
 

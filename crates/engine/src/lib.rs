@@ -10,6 +10,7 @@ pub mod brain;
 pub mod catalog;
 pub mod channel;
 pub mod config;
+mod fingerprint;
 pub mod http;
 #[cfg(test)]
 mod lessons;

@@ -96,6 +96,12 @@ pub trait Tool: Send + Sync {
         leave::plain(&self.spec().name, input)
     }
 
+    /// A hash of what it is and where it works: what a person allows for good holds for as long as that stays the same.
+    /// None for a tool that comes with the engine.
+    fn binding(&self) -> Option<String> {
+        None
+    }
+
     /// Whether it works in a turn only.
     fn needs_turn(&self) -> bool {
         false

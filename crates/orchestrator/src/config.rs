@@ -40,6 +40,8 @@ pub struct Config {
     pub master_key: MasterKey,
     /// Opens the admin endpoints.
     pub admin_key: AdminKey,
+    /// What works and should be changed all the same, for the operator to read.
+    pub warnings: Vec<&'static str>,
     /// The image of engines that are provisioned without one.
     pub engine_image: EngineImage,
     /// Variables passed through to every engine, with their values.
@@ -144,10 +146,10 @@ impl fmt::Display for Config {
     }
 }
 
-/// The shortest admin key, and how many different characters it has at least.
+/// An admin key that is shorter, or has fewer different characters, can be guessed.
 const ADMIN_KEY_LENGTH: usize = 16;
 const ADMIN_KEY_DISTINCT: usize = 6;
-/// How many different characters a master key has at least: of 43 at random there are some thirty.
+/// A master key with fewer different characters is a pattern: of 43 at random there are some thirty.
 const MASTER_KEY_DISTINCT: usize = 12;
 
 impl Config {
@@ -159,12 +161,14 @@ impl Config {
             "ORCH_MASTER_KEY",
             "32 random bytes in URL-safe base64 without padding (43 characters), as `openssl rand -base64 32 | tr '+/' '-_' \
              | tr -d =` makes them",
-            |text| MasterKey::parse(text).filter(|_| looks_random(text)),
+            |text| Some((MasterKey::parse(text)?, looks_random(text))),
         );
         let admin_key = reader.required_secret(
             "ORCH_ADMIN_KEY",
-            "a secret of at least 16 characters that a header can carry: printable ASCII, no blank at either end",
-            |text| is_admin_key(text).then(|| AdminKey::from_text(text.to_owned())),
+            "a secret of your choice that a header can carry: printable ASCII, no blank at either end",
+            |text| {
+                fits_a_header(text).then(|| (AdminKey::from_text(text.to_owned()), is_hard_to_guess(text)))
+            },
         );
         let backend = BackendKind::read(&mut reader);
         let engine_image = backend.read_image(&mut reader);
@@ -209,8 +213,9 @@ impl Config {
         let required = database.zip(master_key).zip(admin_key).zip(engine_image);
         let config = required.map(|(((database, master_key), admin_key), engine_image)| Self {
             database,
-            master_key,
-            admin_key,
+            warnings: weak_keys(master_key.1, admin_key.1),
+            master_key: master_key.0,
+            admin_key: admin_key.0,
             engine_image,
             engine_env,
             address: SocketAddr::new(host, port),
@@ -243,14 +248,23 @@ fn fits_a_header(text: &str) -> bool {
     text.bytes().all(|byte| byte == b' ' || byte.is_ascii_graphic()) && text.trim() == text
 }
 
-/// Whether `text` may open the operator's calls: not what anybody would try.
-fn is_admin_key(text: &str) -> bool {
-    fits_a_header(text) && text.chars().count() >= ADMIN_KEY_LENGTH && distinct(text) >= ADMIN_KEY_DISTINCT
+/// Whether an admin key is not what anybody would try.
+fn is_hard_to_guess(text: &str) -> bool {
+    text.chars().count() >= ADMIN_KEY_LENGTH && distinct(text) >= ADMIN_KEY_DISTINCT
 }
 
 /// Whether a key in base64 can be one that was made at random, and not a pattern that fills the place.
 fn looks_random(text: &str) -> bool {
     distinct(text) >= MASTER_KEY_DISTINCT
+}
+
+/// Weak keys are warned of and work: a deployment that has one must start after an upgrade too.
+fn weak_keys(is_random_master: bool, is_strong_admin: bool) -> Vec<&'static str> {
+    let master = "ORCH_MASTER_KEY is a pattern and not random bytes: whoever guesses it opens every engine's key. \
+                  `roundhouse rekey` changes it.";
+    let admin = "ORCH_ADMIN_KEY can be guessed: make it at least 16 characters, chosen at random.";
+    let weak = [(is_random_master, master), (is_strong_admin, admin)];
+    weak.into_iter().filter(|(is_strong, _)| !is_strong).map(|(_, warning)| warning).collect()
 }
 
 /// How many different bytes `text` has.
@@ -448,23 +462,26 @@ mod tests {
 
     #[test]
     fn an_admin_key_that_no_header_can_carry_is_a_fault() {
-        let words = "open sesame, please";
-        for key in [
-            &format!(" {words}"),
-            &format!("{words} "),
-            &format!("{words}\n"),
-            "open\nsesame, please",
-            &" ".repeat(20),
-            "öffne dich, bitte sehr",
-            // Anybody's guess.
-            "fifteen letters",
-            &"x".repeat(40),
-        ] {
+        for key in [" open sesame", "open sesame ", "open sesame\n", "open\nsesame", "   ", "öffne dich"] {
             assert_eq!(faults(&[("ORCH_ADMIN_KEY", key)]), ["ORCH_ADMIN_KEY"], "{key:?}");
         }
-        for key in [words, "~!\"#$%&'()*+,-./", "0123456789abcdef"] {
+        for key in ["open sesame", "~!\"#", "x"] {
             assert!(Config::from_env(&env(&[("ORCH_ADMIN_KEY", key)])).is_ok(), "{key:?}");
         }
+    }
+
+    #[test]
+    fn a_key_that_can_be_guessed_is_warned_of() {
+        let warned = |changes: &[(&str, &str)]| {
+            let warnings = Config::from_env(&env(changes)).unwrap().warnings;
+            let name = |warning: &str| warning.split(' ').next().unwrap().to_owned();
+            warnings.into_iter().map(name).collect::<Vec<_>>()
+        };
+        assert_eq!(warned(&[]), [""; 0]);
+        for key in ["fifteen letters", &"x".repeat(40)] {
+            assert_eq!(warned(&[("ORCH_ADMIN_KEY", key)]), ["ORCH_ADMIN_KEY"], "{key:?}");
+        }
+        assert_eq!(warned(&[("ORCH_MASTER_KEY", &"A".repeat(43))]), ["ORCH_MASTER_KEY"]);
     }
 
     #[test]

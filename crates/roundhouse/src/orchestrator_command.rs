@@ -31,6 +31,9 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         return Ok(());
     }
     service::logging::init_as(log.format, log.filter);
+    for warning in &config.warnings {
+        tracing::warn!("{warning}");
+    }
     service::limits::raise_file_limit();
     // One that the operator names is theirs to provide.
     if ProcessEnv.get("ORCH_CATALOG_MOUNT_PATH").is_none() {

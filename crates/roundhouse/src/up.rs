@@ -186,6 +186,7 @@ fn config(
     address: SocketAddr,
 ) -> Result<Config, Failure> {
     Ok(Config {
+        warnings: Vec::new(),
         database: DatabaseUrl::Sqlite(taken.join(REGISTRY)),
         master_key: keys.master,
         admin_key: keys.admin,

@@ -4,8 +4,11 @@
 use std::collections::HashSet;
 
 use contract::MessageId;
+use contract::memory::Source;
+use serde::{Deserialize, Serialize};
 
 use super::rewrite::{self, MAX_MEMORY, Rewrite, RewriteKind, covered, view};
+use super::{loaded, provenance};
 use crate::brain::Cut;
 use crate::brain::steps::{Base, Instead, MemoryWrite};
 use crate::models::{Content, Message};
@@ -26,10 +29,56 @@ pub(crate) struct Branch {
     view: Option<Vec<Message>>,
     /// How many tokens the conversation was when it had so many messages, as a provider counted them.
     measured: Option<(usize, u64)>,
+    /// What is left out of memory.
+    hidden: Hidden,
+    /// What is not.
+    keeps: Keeps,
+}
+
+/// What of a conversation is held in memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Keeps {
+    /// What turns need that do not go back behind a compaction.
+    #[default]
+    Needed,
+    /// All of it.
+    All,
+    /// The order of its messages, and nothing of what they say.
+    Order,
+}
+
+/// The messages at the beginning of a conversation that were compacted, and are needed only by a turn that goes back to
+/// before that. In the place of each stands an empty one, but for those that a later compaction says again.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+struct Hidden {
+    /// How many they are.
+    count: usize,
+    /// How many messages there were when they were compacted: a turn can go back as far as that.
+    floor: usize,
+    /// Whether one of them came from a tool.
+    is_foreign: bool,
+}
+
+/// What stands in the place of a message that is left out of memory.
+const HIDDEN: Message = Message::Results(Vec::new());
+
+/// A branch as a checkpoint holds it.
+#[derive(Serialize, Deserialize)]
+struct Stored {
+    hidden: Hidden,
+    /// Those of the hidden messages that are held all the same, each by its number.
+    held: Vec<(usize, Message)>,
+    messages: Vec<Message>,
+    places: Vec<Place>,
+    listed: Vec<MessageId>,
+    written: Vec<(usize, MemoryWrite)>,
+    rewrites: Vec<Rewrite>,
+    measured: Option<(usize, u64)>,
 }
 
 /// Where a message came from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub(crate) enum Place {
     /// It opened a turn.
     Opening {
@@ -84,7 +133,17 @@ impl Branch {
         self.view.as_deref().unwrap_or(&self.messages)
     }
 
-    /// All messages in force, oldest first, those that are no longer sent too.
+    /// A branch that will hold all messages, those too that are no longer sent.
+    pub(super) fn whole() -> Self {
+        Self { keeps: Keeps::All, ..Self::default() }
+    }
+
+    /// A branch that will hold the order of its messages, and nothing of what they say.
+    pub(super) fn order() -> Self {
+        Self { keeps: Keeps::Order, ..Self::default() }
+    }
+
+    /// All messages in force, oldest first, those that are no longer sent too; these may be empty.
     pub(super) fn all(&self) -> &[Message] {
         &self.messages
     }
@@ -116,6 +175,93 @@ impl Branch {
         self.rewrites.push(Rewrite { made_at: self.messages.len(), kind });
         self.measured = None;
         self.look();
+        self.hide();
+    }
+
+    /// Leaves out of memory what was compacted, and what else was before.
+    fn hide(&mut self) {
+        let Some((floor, _)) =
+            rewrite::last_compaction(&self.rewrites).filter(|_| self.keeps == Keeps::Needed)
+        else {
+            return;
+        };
+        let count = self.covered().min(self.messages.len());
+        if count == 0 {
+            return;
+        }
+        let gone = self.messages.get(..count).unwrap_or_default();
+        let is_foreign = self.hidden.is_foreign || provenance::source(gone) == Source::Tool;
+        // What a skill says and what the user wanted are said again by a later compaction.
+        let mut held: HashSet<usize> = loaded::newest(gone).iter().flat_map(loaded::Load::messages).collect();
+        held.extend(gone.iter().rposition(|message| matches!(message, Message::User { .. })));
+        let hidden = self.messages.iter_mut().zip(&mut self.places).enumerate().take(count);
+        for (at, (message, place)) in hidden {
+            *place = Place::Results;
+            if !held.contains(&at) {
+                *message = HIDDEN;
+            }
+        }
+        self.hidden = Hidden { count, floor, is_foreign };
+        let last =
+            self.rewrites.iter().rposition(|rewrite| matches!(rewrite.kind, RewriteKind::Compacted(_)));
+        self.rewrites.drain(..last.unwrap_or(0));
+        let newest: Vec<(usize, MemoryWrite)> = {
+            let before = self.written.iter().filter(|(at, _)| *at <= floor).map(|(_, write)| write);
+            rewrite::memory(before).into_iter().map(|write| (floor, write.clone())).collect()
+        };
+        self.written.retain(|(at, _)| *at > floor);
+        self.written.splice(..0, newest);
+        let first = self.places.iter().skip(floor).find_map(|place| place.message_id());
+        let listed = first.and_then(|first| self.listed.iter().position(|listed| *listed == first));
+        self.listed.drain(..listed.unwrap_or(self.listed.len()));
+    }
+
+    /// Whether a turn can go on from `base`: whether all that this needs is in memory.
+    pub(super) fn reaches(&self, base: Base) -> bool {
+        match base {
+            Base::Edit { message_id } | Base::Retry { message_id } if self.hidden.count > 0 => {
+                let at = self.places.iter().position(|place| place.message_id() == Some(message_id));
+                at.is_some_and(|at| at >= self.hidden.floor)
+            }
+            Base::End | Base::Edit { .. } | Base::Retry { .. } => true,
+        }
+    }
+
+    /// Where an agent has from what it saves, once it has seen all this.
+    pub(super) fn source(&self) -> Source {
+        if self.hidden.is_foreign { Source::Tool } else { provenance::source(&self.messages) }
+    }
+
+    /// The branch as a checkpoint holds it.
+    pub(super) fn to_checkpoint(&self) -> Result<String, serde_json::Error> {
+        let (hidden, messages) = self.messages.split_at(self.hidden.count.min(self.messages.len()));
+        let held = hidden.iter().cloned().enumerate().filter(|(_, message)| *message != HIDDEN);
+        serde_json::to_string(&Stored {
+            hidden: self.hidden,
+            held: held.collect(),
+            messages: messages.to_vec(),
+            places: self.places.get(self.hidden.count..).unwrap_or_default().to_vec(),
+            listed: self.listed.clone(),
+            written: self.written.clone(),
+            rewrites: self.rewrites.clone(),
+            measured: self.measured,
+        })
+    }
+
+    /// The branch that a checkpoint holds.
+    pub(super) fn from_checkpoint(checkpoint: &str) -> Result<Self, serde_json::Error> {
+        let Stored { hidden, held, messages, places, listed, written, rewrites, measured } =
+            serde_json::from_str(checkpoint)?;
+        let mut all = vec![HIDDEN; hidden.count];
+        for (at, message) in held {
+            all.get_mut(at).into_iter().for_each(|hidden| hidden.clone_from(&message));
+        }
+        all.extend(messages);
+        let places = std::iter::repeat_n(Place::Results, hidden.count).chain(places).collect();
+        let mut branch =
+            Self { messages: all, places, listed, written, rewrites, measured, hidden, ..Self::default() };
+        branch.look();
+        Ok(branch)
     }
 
     /// What would be sent if the conversation were rewritten so.
@@ -127,7 +273,7 @@ impl Branch {
 
     /// Makes anew what is sent, of messages that have changed.
     pub(super) fn look(&mut self) {
-        let rewritten = !self.rewrites.is_empty();
+        let rewritten = !self.rewrites.is_empty() && self.keeps != Keeps::Order;
         self.view = rewritten.then(|| view(&self.messages, &self.rewrites, &self.written));
     }
 
@@ -140,6 +286,7 @@ impl Branch {
 
     /// A message follows.
     pub(crate) fn push(&mut self, message: Message, place: Place) {
+        let message = if self.keeps == Keeps::Order { emptied(&message) } else { message };
         if let Some(view) = &mut self.view {
             view.push(message.clone());
         }
@@ -174,6 +321,9 @@ impl Branch {
 
     /// A tool wrote to working memory.
     pub(crate) fn wrote(&mut self, write: MemoryWrite) {
+        if self.keeps == Keeps::Order {
+            return;
+        }
         self.written.push((self.messages.len(), write));
     }
 
@@ -242,6 +392,16 @@ impl Branch {
         }
     }
 }
+
+/// A message of the same kind that says nothing.
+fn emptied(message: &Message) -> Message {
+    match message {
+        Message::User { .. } => Message::User { content: Vec::new() },
+        Message::Assistant { .. } => Message::Assistant { model: String::new(), blocks: Vec::new() },
+        Message::Results(_) => HIDDEN,
+    }
+}
+
 /// What working memory takes after these writes: the keys and values that hold.
 fn memory_bytes<'a>(writes: impl Iterator<Item = &'a MemoryWrite>) -> usize {
     let bytes = |write: &MemoryWrite| match &write.value {

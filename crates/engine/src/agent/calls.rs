@@ -10,12 +10,12 @@ use contract::{HitlId, MemoryId};
 use futures::stream::FuturesUnordered;
 use futures::{FutureExt as _, StreamExt as _};
 
+use super::Means;
 use super::life::blocking;
 use super::loaded::told_once;
 use super::rewrite::MAX_MEMORY;
 use super::run::{Stopped, TurnRun};
 use super::thread::{OUTCOME_UNKNOWN, OpenCall, OpenStage};
-use super::{Means, provenance};
 use crate::brain::steps::{MemoryWrite, Step};
 use crate::brain::{NewKnowledge, TaskRow, ToKnow, WriteError};
 use crate::channel::Record;
@@ -34,10 +34,21 @@ enum Course {
     Run(Arc<dyn Tool>),
     /// Run the sub-agent that it asks for, or let it go on.
     Delegate(Arc<dyn Tool>, Delegation),
-    /// Ask a person first.
-    AskLeave(Arc<dyn Tool>),
+    /// Ask a person first. They may have allowed it for good when it was another tool.
+    AskLeave(Arc<dyn Tool>, Allowed),
     /// Do not run it, for this reason.
     Refuse(String),
+}
+
+/// What a person has allowed of a call for good.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Allowed {
+    /// The call.
+    Yes,
+    /// Such a call of a tool that has changed since, or of which nobody noted what it was.
+    OfAnother,
+    /// Nothing.
+    No,
 }
 
 /// A run of a tool that came to an end or to a question.
@@ -57,10 +68,10 @@ impl TurnRun {
             match self.decide(&open) {
                 Course::Run(tool) => ready.push((open, tool)),
                 Course::Delegate(tool, delegation) => delegations.push((open, tool, delegation)),
-                Course::AskLeave(tool) => {
-                    let question = self.attend(leave_for(tool, open.call.clone())).await?;
+                Course::AskLeave(tool, allowed) => {
+                    let question = self.attend(leave_for(tool, allowed, open.call.clone())).await?;
                     // Meanwhile a person may have allowed this one too, with one beside it.
-                    if matches!(self.decide(&open), Course::AskLeave(_)) {
+                    if matches!(self.decide(&open), Course::AskLeave(..)) {
                         self.ask(&open.call, HitlKind::Permission, question).await?;
                     } else {
                         calls.push_front(open);
@@ -113,10 +124,13 @@ impl TurnRun {
                 Permission::Deny => {
                     return Course::Refuse(format!("the tool `{}` may not be used here", call.name));
                 }
-                Permission::Ask if !self.is_granted(call, &**tool) => {
-                    return Course::AskLeave(Arc::clone(tool));
-                }
-                Permission::Ask | Permission::Allow => {}
+                Permission::Ask => match self.allowed(call, &**tool) {
+                    Allowed::Yes => {}
+                    allowed @ (Allowed::OfAnother | Allowed::No) => {
+                        return Course::AskLeave(Arc::clone(tool), allowed);
+                    }
+                },
+                Permission::Allow => {}
             }
         }
         if let Some((tool, delegation)) =
@@ -141,18 +155,23 @@ impl TurnRun {
         }
     }
 
-    /// Whether a person has allowed such a call for good.
-    fn is_granted(&self, call: &ToolUse, tool: &dyn Tool) -> bool {
+    /// What a person has allowed of such a call for good.
+    fn allowed(&self, call: &ToolUse, tool: &dyn Tool) -> Allowed {
         let task = self.life.recorder.channel().task();
-        match self.life.brain.granted(task, &call.name) {
-            Ok(granted) => {
-                let command = tool.command(&call.input);
-                granted.iter().any(|prefix| grants::allows(prefix.as_deref(), command.as_deref()))
-            }
+        let mut granted = match self.life.brain.granted(task, &call.name) {
+            Ok(granted) => granted,
             Err(error) => {
                 tracing::warn!(%error, "Grants could not be read; a person is asked.");
-                false
+                return Allowed::No;
             }
+        };
+        let command = tool.command(&call.input);
+        granted.retain(|granted| grants::allows(granted.prefix.as_deref(), command.as_deref()));
+        let binding = tool.binding();
+        match granted.as_slice() {
+            [] => Allowed::No,
+            granted if granted.iter().any(|granted| granted.binding == binding) => Allowed::Yes,
+            _ => Allowed::OfAnother,
         }
     }
 
@@ -229,7 +248,7 @@ impl TurnRun {
     /// Where what is saved now came from: from what the conversation, or that of the sub-agent at work, has shown.
     fn source(&self) -> Source {
         let conversations = std::iter::once(&self.thread).chain(self.thread.delegating().map(|(_, sub)| sub));
-        let mut sources = conversations.map(|thread| provenance::source(thread.branch().all()));
+        let mut sources = conversations.map(|thread| thread.branch().source());
         sources.find(|source| *source != Source::Agent).unwrap_or(Source::Agent)
     }
 
@@ -272,10 +291,13 @@ fn no_room() -> String {
 }
 
 /// What a person is asked before a call.
-async fn leave_for(tool: Arc<dyn Tool>, call: ToolUse) -> Question {
+async fn leave_for(tool: Arc<dyn Tool>, allowed: Allowed, call: ToolUse) -> Question {
     let plain = leave::plain(&call.name, &call.input);
     let asked = move || {
-        let text = tool.leave_for(&call.input);
+        let mut text = tool.leave_for(&call.input);
+        if allowed == Allowed::OfAnother {
+            text.push_str(&leave::changed(&tool.spec().description));
+        }
         match tool.command(&call.input) {
             Some(command) => format!("{text}\n\n{}", grants::in_words(&command)),
             None => text,

@@ -39,7 +39,11 @@ fn reply(call: &ToolUse, text: String) -> ToolReply {
 
 /// A branch that a model can be asked about. The answers' first blocks are reasoning.
 fn branch(said: &[Said]) -> Branch {
-    let mut branch = Branch::default();
+    on(Branch::default(), said)
+}
+
+/// The same, on a branch that holds so much.
+fn on(mut branch: Branch, said: &[Said]) -> Branch {
     let opening = || Place::Opening { message_id: MessageId::new(), events_from: 0 };
     branch.push(Message::user("first"), opening());
     let mut answered = false;
@@ -89,7 +93,7 @@ proptest! {
     fn what_is_left_is_a_conversation(
         said in conversations(), bound in 200..40_000_u64, time in 1..3_u32, again in conversations()
     ) {
-        let mut branch = branch(&said);
+        let mut branch = on(Branch::whole(), &said);
         let whole = branch.all().to_vec();
         let beginning = 500;
         let before = beginning + estimate::messages(branch.messages());

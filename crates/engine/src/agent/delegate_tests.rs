@@ -112,9 +112,8 @@ async fn a_sub_agent_works_within_the_turn_that_called_it() {
         assert_eq!(usages.len(), 4);
         assert!(usages.windows(2).all(|pair| pair[0].input_tokens < pair[1].input_tokens));
         // Its words are none of the conversation's.
-        let row = rig.brain.task(&task_id("t")).unwrap().unwrap().row;
-        let listed =
-            serde_json::to_string(&listing::messages(rig.brain.steps(row).unwrap()).unwrap()).unwrap();
+        let listed = rig.agent.all_messages(&task_id("t")).await.unwrap();
+        let listed = serde_json::to_string(&listed).unwrap();
         assert!(listed.contains("Under the mat.") && !listed.contains("I look."));
         rig.provider.assert_no_refusals();
     }

@@ -5,7 +5,7 @@ use contract::SkillName;
 use super::MAX_TURNS_AT_ONCE;
 use super::attachments::NotLoaded;
 use super::direct::MAX_AT_ONCE;
-use super::thread::LoadError;
+use super::loading::LoadError;
 use crate::brain::WriteError;
 use crate::memory_budget::NoMemory;
 

@@ -171,7 +171,7 @@ pub(crate) async fn lessons(rig: &Rig) -> Vec<Lesson> {
 }
 
 async fn first_message(rig: &Rig, task: &str) -> String {
-    rig.agent.messages(&task_id(task)).await.unwrap()[0].message_id.to_string()
+    rig.agent.all_messages(&task_id(task)).await.unwrap()[0].message_id.to_string()
 }
 
 /// The corrections that no lesson stands for.
@@ -391,7 +391,7 @@ async fn an_edit_of_a_later_message_and_a_deleted_task_take_nothing_back() {
     let rig = school(Pupil::Good).await;
     correct(&rig, "t", CORRECTION).await;
     say(&rig, "t", "And now?").await;
-    let listed = rig.agent.messages(&task_id("t")).await.unwrap();
+    let listed = rig.agent.all_messages(&task_id("t")).await.unwrap();
     let id = listed[2].message_id.to_string();
     rig.run(json!({"task_id": "t", "message": "Or now?", "edit_message_id": id})).await;
     assert_eq!(told(&rig).matches("It is Canberra.").count(), 1);

@@ -9,12 +9,13 @@ use contract::{HitlId, MessageId, Timestamp, TurnId};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 
+use super::loading::{self, LoadError};
 use super::people::Resting;
 use super::run::TurnRun;
 use super::running::{Inbox, Registration};
 use super::stream::{Blocks, block_stop};
 use super::telling::Telling;
-use super::thread::{LoadError, Next, Thread};
+use super::thread::{Next, Thread};
 use super::{Kit, Means, ending};
 use crate::brain::{Brain, OpenTurn, WriteError};
 use crate::channel::{Record, Recorder};
@@ -215,7 +216,7 @@ impl Life {
     async fn load_after(mut self, starts: u32) -> Result<TurnRun, Self> {
         let (task, turn_id) = (self.recorder.channel().task(), self.turn_id());
         let read = move |brain: &Brain| {
-            let thread = Thread::load(brain, task, turn_id)?;
+            let thread = loading::load(brain, task, turn_id)?;
             // What was told after the last step on record belongs to a model call that is made anew.
             let events = brain.all_events_after(task, thread.turn().step_ts())?;
             // One model step is under way at a time: the turn's own, or a sub-agent's.

@@ -25,6 +25,11 @@ pub(super) struct Load<'a> {
 }
 
 impl Load<'_> {
+    /// The messages that it is: the call, and the result behind it.
+    pub(super) fn messages(&self) -> [usize; 2] {
+        [self.at.saturating_sub(1), self.at]
+    }
+
     /// Whether it is this result of the message at `at`.
     pub(super) fn is(&self, at: usize, reply: &ToolReply) -> bool {
         self.at == at && self.provider_id == reply.provider_id

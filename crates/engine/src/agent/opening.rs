@@ -6,12 +6,13 @@ use tokio::runtime::Handle;
 
 use contract::event::{Event, Lifecycle};
 
-use super::AgentError;
+use super::branch::Branch;
 use super::life::Life;
 use super::recall::{Bounds, Recalled};
 use super::skills_told::SkillsTold;
 use super::thread::Thread;
-use crate::brain::steps::{Opened, Step};
+use super::{AgentError, loading};
+use crate::brain::steps::{Base, Opened, Step};
 use crate::brain::{Brain, Cut, NewTurn, RequestName, TaskRow};
 use crate::channel::{Record, Recorder};
 
@@ -19,8 +20,8 @@ use crate::channel::{Record, Recorder};
 pub(super) enum Before {
     /// It was not read.
     Unread,
-    /// As it was read; none in a new task.
-    Read(Option<Box<Thread>>),
+    /// As it was read.
+    Read(Box<Branch>),
 }
 
 impl Before {
@@ -28,7 +29,8 @@ impl Before {
     fn or_read(self, brain: &Brain, task: TaskRow) -> Self {
         match self {
             Self::Unread => {
-                Thread::load_last(brain, task).map_or(Self::Unread, |thread| Self::Read(thread.map(Box::new)))
+                let loaded = loading::load_ended(brain, task, Base::End);
+                loaded.map_or(Self::Unread, |branch| Self::Read(Box::new(branch)))
             }
             read @ Self::Read(_) => read,
         }
@@ -37,7 +39,7 @@ impl Before {
     /// The conversation with the turn that goes on from it.
     fn thread(self, opened: Opened, stamps: RangeInclusive<i64>) -> Option<Thread> {
         match self {
-            Self::Read(before) => Some(Thread::open(before.map(|thread| *thread), opened, stamps)),
+            Self::Read(before) => Some(Thread::open(*before, opened, stamps)),
             Self::Unread => None,
         }
     }

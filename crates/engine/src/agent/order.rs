@@ -8,7 +8,6 @@ use sha2::{Digest as _, Sha256};
 
 use super::AgentError;
 use super::branch::{Branch, NotThere};
-use super::thread::Thread;
 use crate::brain::steps::{Base, Opened, TurnOptions};
 use crate::brain::{Cut, RequestName};
 use crate::models::{ChatModel, Content, Media};
@@ -75,10 +74,20 @@ impl Order {
         !matches!(self.start, Start::End)
     }
 
-    /// How the turn opens on `thread`, and what it takes out of it.
+    /// From where it goes on; as if from the end where that is no message.
+    pub(super) fn base(&self) -> Base {
+        let of = |id: &str, base: fn(MessageId) -> Base| id.parse().map_or(Base::End, base);
+        match &self.start {
+            Start::End => Base::End,
+            Start::Edit(id) => of(id, |message_id| Base::Edit { message_id }),
+            Start::Retry(id) => of(id, |message_id| Base::Retry { message_id }),
+        }
+    }
+
+    /// How the turn opens on a conversation, and what it takes out of it.
     pub(super) fn opening(
         self,
-        thread: Option<&Thread>,
+        before: Option<&Branch>,
         now: Timestamp,
     ) -> Result<(Opened, Cut), AgentError> {
         let Self { start, message, media, options, .. } = self;
@@ -89,14 +98,14 @@ impl Order {
                     let base = Base::Edit { message_id };
                     Ok((MessageId::new(), message, base, branch.cut(base)?))
                 };
-                find(thread, &id).and_then(edit).map_err(|reason| not_there(&id, reason))?
+                find(before, &id).and_then(edit).map_err(|reason| not_there(&id, reason))?
             }
             Start::Retry(id) => {
                 let retry = |(branch, message_id): (&Branch, MessageId)| {
                     let base = Base::Retry { message_id };
                     Ok((branch.answered_by_retry(message_id)?, String::new(), base, branch.cut(base)?))
                 };
-                find(thread, &id).and_then(retry).map_err(|reason| not_there(&id, reason))?
+                find(before, &id).and_then(retry).map_err(|reason| not_there(&id, reason))?
             }
         };
         // An answer that is given anew keeps what stands beside its question.
@@ -112,9 +121,9 @@ pub(super) fn sent_at(now: Timestamp) -> String {
     format!("[Sent {minute} UTC]")
 }
 
-/// The branch of `thread` and the message that the caller calls `id`.
-fn find<'a>(thread: Option<&'a Thread>, id: &str) -> Result<(&'a Branch, MessageId), NotThere> {
-    let branch = thread.map(Thread::branch).ok_or(NotThere::Unknown)?;
+/// The conversation and the message that the caller calls `id`.
+fn find<'a>(before: Option<&'a Branch>, id: &str) -> Result<(&'a Branch, MessageId), NotThere> {
+    let branch = before.ok_or(NotThere::Unknown)?;
     let message_id = id.parse().map_err(|_| NotThere::Unknown)?;
     Ok((branch, message_id))
 }

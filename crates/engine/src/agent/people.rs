@@ -126,12 +126,14 @@ impl TurnRun {
         let mut others: Vec<Asked> = self.thread.asked().iter().skip(1).cloned().collect();
         if let (Some(call), Decision::AllowedForGood(scope)) = (&call, decision) {
             let command = self.command_of(call);
+            let tool = self.life.kit.toolbox.find(&call.name);
             let prefix = command.as_deref().map(grants::prefix_of);
             record = record.grant(NewGrant {
                 id: GrantId::new(),
                 tool: call.name.clone(),
                 scope: *scope,
                 prefix: prefix.map(str::to_owned),
+                binding: tool.and_then(|tool| tool.binding()),
             });
             others.retain(|other| {
                 let covered = |other: &ToolUse| {

@@ -92,7 +92,7 @@ async fn what_was_replaced_edited_away_or_deleted_is_not_recalled() {
     rig.run(json!({"task_id": "b", "message": "The warehouse code is 4417."})).await;
     let question = |task: &str| json!({"task_id": task, "message": "What is the warehouse code?"});
     assert_eq!(recalled(&rig.run(question("c")).await).len(), 1);
-    let listed = rig.agent.messages(&crate::testing::task_id("b")).await.unwrap();
+    let listed = rig.agent.all_messages(&crate::testing::task_id("b")).await.unwrap();
     let edit = json!({
         "task_id": "b", "message": "Never mind.", "edit_message_id": listed[0].message_id.to_string(),
     });
@@ -106,7 +106,8 @@ async fn an_edited_message_recalls_anew_and_one_answered_anew_keeps_its_note() {
     let rig = Rig::new(Wire::AnthropicMessages).await;
     know(&rig, "The staging database is called heron.", Source::User, None).await;
     rig.say("How do I reach the staging database?").await;
-    let first = rig.agent.messages(&crate::testing::task_id("t")).await.unwrap()[0].message_id.to_string();
+    let first =
+        rig.agent.all_messages(&crate::testing::task_id("t")).await.unwrap()[0].message_id.to_string();
     let retry = json!({"task_id": "t", "message": "", "retry_message_id": first});
     assert_eq!(recalled(&rig.run(retry).await), Vec::<Value>::new());
     assert_eq!(rig.last_request().body.to_string().matches("is called heron").count(), 1);
@@ -194,7 +195,8 @@ async fn an_edit_takes_out_what_was_learned_behind_it_and_brings_back_what_that_
     rig.provider.enqueue_all([save, Reply::of_text("Saved.")]);
     rig.say("The door code has changed to 9999.").await;
     assert_eq!(rig.brain.knowledge(10, 0).unwrap().len(), 2);
-    let first = rig.agent.messages(&crate::testing::task_id("t")).await.unwrap()[0].message_id.to_string();
+    let first =
+        rig.agent.all_messages(&crate::testing::task_id("t")).await.unwrap()[0].message_id.to_string();
     rig.run(json!({"task_id": "t", "message": "No, it has not.", "edit_message_id": first})).await;
     let known = rig.brain.knowledge(10, 0).unwrap();
     assert_eq!((known.len(), known[0].id, known[0].valid_until), (1, old, None));

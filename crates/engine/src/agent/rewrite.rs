@@ -5,6 +5,8 @@
 
 use std::fmt::Write as _;
 
+use serde::{Deserialize, Serialize};
+
 use super::loaded::{self, Load};
 use crate::brain::steps::{Compacted, Instead, MemoryWrite};
 use crate::models::{Content, Message, ToolReply};
@@ -17,7 +19,7 @@ const MAX_NAMES: usize = 1_000;
 const MAX_REQUEST: usize = 8_000;
 
 /// A change of what is sent, and how many messages there were when it was made.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Rewrite {
     /// How many messages there were.
     pub(super) made_at: usize,
@@ -26,7 +28,8 @@ pub(super) struct Rewrite {
 }
 
 /// What a rewrite changes.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub(super) enum RewriteKind {
     /// The beginning is sent in a shorter form.
     Compacted(Compacted),
@@ -76,7 +79,8 @@ pub(super) fn view(
     instead.into_iter().chain(kept).collect()
 }
 
-fn last_compaction(rewrites: &[Rewrite]) -> Option<(usize, &Compacted)> {
+/// The last compaction, and how many messages there were when it was made.
+pub(super) fn last_compaction(rewrites: &[Rewrite]) -> Option<(usize, &Compacted)> {
     rewrites.iter().rev().find_map(|rewrite| match &rewrite.kind {
         RewriteKind::Compacted(compacted) => Some((rewrite.made_at, compacted)),
         RewriteKind::ReasoningDropped => None,

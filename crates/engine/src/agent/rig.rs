@@ -52,6 +52,16 @@ pub(crate) struct Rig {
     kills: usize,
 }
 
+impl Agent {
+    /// All messages of a task.
+    pub(crate) async fn all_messages(
+        &self,
+        task_id: &TaskId,
+    ) -> Result<Vec<contract::engine::TaskMessage>, AgentError> {
+        Ok(self.messages(task_id, None, None).await?.messages)
+    }
+}
+
 impl Rig {
     pub(crate) async fn new(wire: Wire) -> Self {
         Self::with_tools(wire, Vec::new()).await
@@ -457,5 +467,6 @@ impl Tool for Gated {
 
 /// What remains of the conversation of a journal.
 pub(crate) fn branch_of(steps: Vec<crate::brain::StoredStep>) -> Branch {
-    Thread::branch_of(steps).unwrap()
+    use super::thread::Thread;
+    Thread::last(steps).unwrap().map(Thread::ended).unwrap_or_default()
 }

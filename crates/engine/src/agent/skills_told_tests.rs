@@ -72,7 +72,7 @@ async fn what_was_told_in_an_edited_message_is_told_anew() {
     create(&rig, "baking", "Bakes bread.").await;
     rig.say("one").await;
     rig.say("two").await;
-    let listed = rig.agent.messages(&task_id("t")).await.unwrap();
+    let listed = rig.agent.all_messages(&task_id("t")).await.unwrap();
     let first = listed[0].message_id.to_string();
     rig.run(json!({"task_id": "t", "message": "", "retry_message_id": first})).await;
     assert_eq!(times(&rig, "- baking"), 1, "an answer given anew keeps what stands beside its question");

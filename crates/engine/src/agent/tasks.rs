@@ -7,12 +7,21 @@ use contract::{GrantId, TaskId, TurnId};
 
 use serde_json::Value;
 
-use super::{Agent, AgentError, listing};
+use super::listing::Order;
+use super::{Agent, AgentError};
 use crate::brain::{Brain, TaskDeletion};
 use crate::memory_budget::MemoryUse;
 
-/// How many times as large as a journal on the disk it is in memory, with the list that is made of it.
-const LISTED: usize = 4;
+/// How many times as large as in the journal messages are in memory, with the answer that is made of them.
+const LISTED: usize = 3;
+
+/// A page of the messages of a task.
+pub struct MessagePage {
+    /// The messages, oldest first.
+    pub messages: Vec<TaskMessage>,
+    /// Whether there are older ones.
+    pub has_older: bool,
+}
 
 impl Agent {
     /// A page of the tasks, the one changed last first.
@@ -21,14 +30,25 @@ impl Agent {
             .await
     }
 
-    /// The messages of a task.
-    pub async fn messages(&self, task_id: &TaskId) -> Result<Vec<TaskMessage>, AgentError> {
-        let task = self.brain.task(task_id)?.ok_or(AgentError::UnknownTask)?;
-        let size = self.brain.blocking(move |brain| brain.journal_bytes(task.row)).await;
-        let size = size.ok_or(AgentError::Stopping)??.saturating_mul(LISTED);
+    /// The newest messages of a task, or those before the one called `before`: at most so many, or all.
+    pub async fn messages(
+        &self,
+        task_id: &TaskId,
+        limit: Option<usize>,
+        before: Option<&str>,
+    ) -> Result<MessagePage, AgentError> {
+        let task = self.brain.task(task_id)?.ok_or(AgentError::UnknownTask)?.row;
+        let unknown = || AgentError::UnknownMessage("`before`: there is no such message in this task".into());
+        let before = before.map(|id| id.parse().map_err(|_| unknown())).transpose()?;
+        let order = self.brain.blocking(move |brain| Order::read(brain, task)).await;
+        let order = order.ok_or(AgentError::Stopping)??;
+        let page = order.page(limit.unwrap_or(usize::MAX), before).ok_or_else(unknown)?;
+        let size = order.bytes(page.clone()).saturating_mul(LISTED);
         let _reserved = self.means.memory.reserve(MemoryUse::Lists, size).await?;
-        let list = move |brain: &Brain| listing::messages(brain.steps(task.row)?);
-        Ok(self.brain.blocking(list).await.ok_or(AgentError::Stopping)??)
+        let has_older = page.start > 0;
+        let list = move |brain: &Brain| order.messages(brain, task, page);
+        let messages = self.brain.blocking(list).await.ok_or(AgentError::Stopping)??;
+        Ok(MessagePage { messages, has_older })
     }
 
     /// The working memory of a task, by key; what was taken out is not there.

@@ -12,8 +12,8 @@ use super::branch::{Branch, Place};
 use super::repeats::{Repeats, Times};
 use super::rewrite::RewriteKind;
 use super::turn::Turn;
+use crate::brain::StoredStep;
 use crate::brain::steps::{Opened, Said, Step, TurnOutcome};
-use crate::brain::{Brain, StoredStep, TaskRow};
 use crate::models::{Answer, Block, Content, Message, StopCause, ToolOutcome, ToolReply, ToolUse};
 use crate::sabotage::{self, Saboteur};
 use crate::tools::{PersonsAnswer, RUN_AGENT};
@@ -107,54 +107,23 @@ enum Stage {
 /// A journal that does not begin a turn before it goes on with it.
 #[derive(Debug, thiserror::Error)]
 #[error("the journal of turn {0} does not begin with its opening")]
-pub(crate) struct NotOpened(TurnId);
+pub(crate) struct NotOpened(pub(super) TurnId);
 
 impl Thread {
-    /// Reads the conversation of `task` up to where `turn_id` stands.
-    pub(crate) fn load(brain: &Brain, task: TaskRow, turn_id: TurnId) -> Result<Self, LoadError> {
-        let steps = brain.steps(task)?;
-        if steps.last().is_none_or(|last| last.turn_id != turn_id) {
-            return Err(NotOpened(turn_id).into());
-        }
-        Self::last(steps)?.ok_or_else(|| NotOpened(turn_id).into())
+    /// The conversation of a journal, up to where that ends; none where it has none.
+    pub(super) fn last(steps: Vec<StoredStep>) -> Result<Option<Self>, NotOpened> {
+        let mut folding = Folding::new(Branch::whole());
+        steps.into_iter().try_for_each(|stored| folding.take(stored)).map_err(|error| match error {
+            FoldError::NotOpened(error) => error,
+            FoldError::Unreachable(turn_id) => NotOpened(turn_id),
+        })?;
+        Ok(folding.thread)
     }
 
-    /// Reads the conversation of `task` up to the end of its last turn; none if it has none.
-    pub(crate) fn load_last(brain: &Brain, task: TaskRow) -> Result<Option<Self>, LoadError> {
-        Self::last(brain.steps(task)?)
-    }
-
-    /// What remains of the conversation of a journal when its last turn is over.
-    pub(crate) fn branch_of(steps: Vec<StoredStep>) -> Result<Branch, LoadError> {
-        Ok(Self::fold(steps)?.map(Self::ended).unwrap_or_default())
-    }
-
-    /// The conversation of a journal, up to where that ends.
-    pub(super) fn last(steps: Vec<StoredStep>) -> Result<Option<Self>, LoadError> {
-        Ok(Self::fold(steps)?)
-    }
-
-    fn fold(steps: Vec<StoredStep>) -> Result<Option<Self>, NotOpened> {
-        let mut thread: Option<Self> = None;
-        for StoredStep { turn_id, opened_ts, ts, step, .. } in steps {
-            thread = match (step, thread) {
-                (Step::Opened(opened), thread) => Some(Self::open(thread, opened, opened_ts..=ts)),
-                (Step::Unknown, thread) => thread,
-                (_, None) => return Err(NotOpened(turn_id)),
-                (step, Some(mut thread)) => {
-                    thread.apply(step, ts);
-                    Some(thread)
-                }
-            };
-        }
-        Ok(thread)
-    }
-
-    /// The thread once a turn is opened, after the turns `before` it. `stamps` are the `ts` of the events that open it.
-    pub(crate) fn open(before: Option<Self>, opened: Opened, stamps: RangeInclusive<i64>) -> Self {
+    /// The thread once a turn is opened, on the branch `before` it. `stamps` are the `ts` of the events that open it.
+    pub(crate) fn open(mut branch: Branch, opened: Opened, stamps: RangeInclusive<i64>) -> Self {
         let (events_from, ts) = stamps.into_inner();
         let Opened { message_id, notes, message, media, options, base } = opened;
-        let mut branch = before.map(Self::ended).unwrap_or_default();
         branch.go_to(base);
         if base.is_retry() {
             // What was taught since stands beside what is answered anew.
@@ -172,7 +141,7 @@ impl Thread {
     }
 
     /// What remains of the conversation when its turn is over.
-    fn ended(mut self) -> Branch {
+    pub(super) fn ended(mut self) -> Branch {
         self.settle();
         self.branch
     }
@@ -363,7 +332,9 @@ impl Thread {
             _ => {}
         }
         self.with_call(call_id, |state| match step {
-            Step::Opened(opened) => state.sub = Some(Box::new(Self::open(None, opened, ts..=ts))),
+            Step::Opened(opened) => {
+                state.sub = Some(Box::new(Self::open(Branch::default(), opened, ts..=ts)));
+            }
             step => {
                 if let Some(sub) = &mut state.sub {
                     sub.apply(step, ts);
@@ -460,15 +431,53 @@ const NEVER_RUN: &str = "This call was not run: the turn ended before.";
 const STOPPED_AT_QUESTION: &str =
     "This call was not finished: the turn ended before the person had answered it.";
 
-/// Why a conversation could not be read.
+/// Folds a journal, step by step.
+pub(super) struct Folding {
+    /// The branch before its first turn.
+    before: Option<Branch>,
+    pub(super) thread: Option<Thread>,
+}
+
+/// Why a journal cannot be folded.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum LoadError {
-    /// The brain could not be read.
-    #[error(transparent)]
-    Read(#[from] rusqlite::Error),
-    /// The journal makes no sense.
+pub(crate) enum FoldError {
+    /// It makes no sense.
     #[error(transparent)]
     NotOpened(#[from] NotOpened),
+    /// A turn goes on from a message that is not in memory.
+    #[error("turn {0} goes on from a message that is not in memory")]
+    Unreachable(TurnId),
+}
+
+impl Folding {
+    /// Of a journal that goes on from a branch.
+    pub(super) fn new(before: Branch) -> Self {
+        Self { before: Some(before), thread: None }
+    }
+
+    /// Takes in the next step.
+    pub(super) fn take(&mut self, stored: StoredStep) -> Result<(), FoldError> {
+        let StoredStep { turn_id, opened_ts, ts, step, .. } = stored;
+        match (step, &mut self.thread) {
+            (Step::Opened(opened), thread) => {
+                let before =
+                    thread.take().map(Thread::ended).or_else(|| self.before.take()).unwrap_or_default();
+                if !before.reaches(opened.base) {
+                    return Err(FoldError::Unreachable(turn_id));
+                }
+                *thread = Some(Thread::open(before, opened, opened_ts..=ts));
+            }
+            (Step::Unknown, _) => {}
+            (_, None) => return Err(NotOpened(turn_id).into()),
+            (step, Some(thread)) => thread.apply(step, ts),
+        }
+        Ok(())
+    }
+
+    /// What remains of the conversation when its last turn is over.
+    pub(super) fn ended(self) -> Branch {
+        self.thread.map(Thread::ended).or(self.before).unwrap_or_default()
+    }
 }
 
 #[cfg(test)]

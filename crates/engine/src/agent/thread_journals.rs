@@ -5,7 +5,7 @@ use proptest::prelude::*;
 
 use super::model::{self, Entry, Now};
 use super::*;
-use crate::brain::steps::{Base, TurnOutcome};
+use crate::brain::steps::{Base, Compacted, Instead, MemoryWrite, TurnOutcome};
 use crate::models::Tokens;
 
 /// What decides where a journal has a choice.
@@ -20,6 +20,16 @@ pub(super) struct Journal {
     turn: Option<TurnId>,
 }
 
+/// A shortening that takes out so many messages.
+pub(super) fn compacted(covers: usize) -> Compacted {
+    Compacted {
+        covers: u64::try_from(covers).unwrap(),
+        instead: Instead::Summary { text: format!("a summary of {covers}") },
+        results_up_to: None,
+        memory_up_to: None,
+    }
+}
+
 pub(super) fn stored(turn_id: TurnId, ts: i64, step: Step) -> StoredStep {
     StoredStep { turn_id, opened_ts: ts, ts, at: Timestamp::from_unix_ms(ts), step }
 }
@@ -29,6 +39,39 @@ impl Journal {
         let mut journal = Self::default();
         for (what, which) in choices {
             journal.go_on(*what, usize::from(*which));
+        }
+        journal.steps
+    }
+
+    /// One in which conversations are shortened, and working memory is written.
+    pub(super) fn compacted(choices: &[(u8, u8)]) -> Vec<StoredStep> {
+        let mut journal = Self::default();
+        for (what, which) in choices {
+            journal.go_on(*what, usize::from(*which));
+            if let Some(Step::Resulted { memory, .. }) =
+                journal.steps.last_mut().map(|stored| &mut stored.step)
+            {
+                let key = format!("key {}", which % 3);
+                memory.push(MemoryWrite { key, value: json!(*what) });
+            }
+            let asks = journal.turn.is_some() && model::next(&journal.steps) == Next::AskModel;
+            if asks && which % 5 == 0 {
+                let messages = model::messages(&journal.steps).len();
+                // Results stay with their calls.
+                let kept = if which % 2 == 0 {
+                    0
+                } else {
+                    model::messages(&journal.steps)
+                        .iter()
+                        .rev()
+                        .position(|message| !matches!(message, Message::Results(_)))
+                        .unwrap_or(0)
+                        + 1
+                };
+                // What is left out stays out.
+                let covered = fold(&journal.steps).branch().covered();
+                journal.push(Step::Compacted(compacted(messages.saturating_sub(kept).max(covered))));
+            }
         }
         journal.steps
     }

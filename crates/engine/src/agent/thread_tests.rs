@@ -13,7 +13,7 @@ use super::*;
 use crate::brain::steps::Base;
 use crate::brain::steps::TurnOptions;
 use crate::models::Tokens;
-use journals::{Journal, choices, stored};
+use journals::{Journal, choices, compacted, stored};
 
 #[path = "thread_journals.rs"]
 mod journals;
@@ -97,7 +97,22 @@ fn provider_id(block: &Block) -> Option<&str> {
 }
 
 fn fold(journal: &[StoredStep]) -> Thread {
-    Thread::fold(journal.to_vec()).unwrap().unwrap()
+    Thread::last(journal.to_vec()).unwrap().unwrap()
+}
+
+/// Folds a journal that goes on from a branch.
+fn fold_on(before: Branch, journal: &[StoredStep]) -> Result<Folding, FoldError> {
+    let mut folding = Folding::new(before);
+    journal.iter().cloned().try_for_each(|stored| folding.take(stored))?;
+    Ok(folding)
+}
+
+/// What a turn that goes on from each message takes out, of those that can be reached.
+fn cuts(branch: &Branch, journal: &[StoredStep], reached: &Branch) -> Vec<String> {
+    let ids = model::entries(journal).into_iter().filter_map(|entry| entry.message_id);
+    let bases = ids.flat_map(|message_id| [Base::Edit { message_id }, Base::Retry { message_id }]);
+    let reachable = bases.filter(|base| reached.reaches(*base));
+    reachable.map(|base| format!("{base:?} {:?}", branch.cut(base))).collect()
 }
 
 /// The journal with one more turn opened.
@@ -113,6 +128,41 @@ fn journal(turn_id: TurnId, steps: impl IntoIterator<Item = Step>) -> Vec<Stored
 }
 
 proptest! {
+    #[test]
+    fn from_a_checkpoint_on_a_journal_comes_to_the_same(choices in choices(80)) {
+        let journal = Journal::compacted(&choices);
+        let whole = Thread::last(journal.clone()).unwrap().unwrap();
+        let ended = Thread::last(journal.clone()).unwrap().unwrap().ended();
+        let ends = journal.iter().enumerate().filter(|(_, stored)| matches!(stored.step, Step::Opened(_)));
+        for end in ends.map(|(at, _)| at).chain([journal.len()]) {
+            let (before, after) = journal.split_at(end);
+            // A turn that goes back behind what is held has the journal read from its beginning.
+            let Ok(folding) = fold_on(Branch::default(), before) else { continue };
+            let checkpoint = folding.ended().to_checkpoint().unwrap();
+            let Ok(folding) = fold_on(Branch::from_checkpoint(&checkpoint).unwrap(), after) else { continue };
+            if let Some(thread) = &folding.thread {
+                prop_assert_eq!(thread.messages(), whole.messages());
+                prop_assert_eq!(thread.next(), whole.next());
+            }
+            let branch = folding.ended();
+            prop_assert_eq!(branch.messages(), ended.messages());
+            prop_assert_eq!(branch.source(), ended.source());
+            prop_assert_eq!(branch.measured(), ended.measured());
+            prop_assert_eq!(branch.covered(), ended.covered());
+            prop_assert_eq!(cuts(&branch, &journal, &branch), cuts(&ended, &journal, &branch));
+            let again = RewriteKind::Compacted(compacted(ended.all().len()));
+            prop_assert_eq!(branch.rewritten(again.clone()), ended.rewritten(again));
+        }
+    }
+
+    #[test]
+    fn the_order_of_messages_is_the_same_without_what_they_say(choices in choices(80)) {
+        let journal = Journal::compacted(&choices);
+        let listed: Vec<_> = Thread::last(journal.clone()).unwrap().unwrap().ended().listed().collect();
+        let order = fold_on(Branch::order(), &journal).unwrap().ended();
+        prop_assert_eq!(order.listed().collect::<Vec<_>>(), listed);
+    }
+
     #[test]
     fn any_journal_cut_anywhere_is_a_valid_conversation(choices in choices(60)) {
         let journal = Journal::random(&choices);
@@ -272,6 +322,6 @@ fn a_turn_ends_at_its_cap_with_its_calls_answered() {
 #[test]
 fn a_journal_without_an_opening_is_refused() {
     let turn = TurnId::new();
-    assert!(Thread::fold(journal(turn, [answered(answer(0))])).is_err());
-    assert!(Thread::fold(Vec::new()).unwrap().is_none());
+    assert!(Thread::last(journal(turn, [answered(answer(0))])).is_err());
+    assert!(Thread::last(Vec::new()).unwrap().is_none());
 }

@@ -13,6 +13,7 @@ use tokio::task::JoinHandle;
 use tokio_util::task::TaskTracker;
 
 use super::credentials::{Credentials, Held, identity};
+use super::tool::name_start;
 use super::{AssetsError, NO_KEY, ToolDefinition};
 use crate::brain::{AuthorizationRow, Brain, ConnectionRow, Durability, Rows, WriteError};
 use crate::catalog::ServerSpec;
@@ -323,11 +324,16 @@ impl Connections {
         }
     }
 
-    /// Forgets a connection and all that belongs to it.
+    /// Forgets a connection and all that belongs to it, what a person allowed its tools for good too.
     pub(super) async fn remove(&self, server: &str) -> Result<(), WriteError> {
         let _alone = self.changing.lock().await;
-        let name = server.to_owned();
-        self.brain.write(move |rows| rows.delete_connection(&name)).await?;
+        let (name, tools) = (server.to_owned(), name_start(server));
+        self.brain
+            .write(move |rows| {
+                rows.delete_connection(&name)?;
+                rows.delete_grants_of(&tools)
+            })
+            .await?;
         self.known().retain(|known| known.server != server);
         self.changed();
         Ok(())

@@ -1,15 +1,13 @@
 //! What is kept of the user for a server, sealed in the brain.
 
-use base64::Engine as _;
-use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use secrecy::{ExposeSecret as _, SecretString};
 use serde::{Deserialize, Serialize};
 use service::vault::{KeyError, Vault};
-use sha2::{Digest as _, Sha256};
 use zeroize::Zeroizing;
 
 use super::AssetsError;
 use crate::catalog::{Secret, ServerSpec, Transport};
+use crate::fingerprint;
 
 /// What the seal is bound to beside the server's name.
 const PURPOSE: &str = "credentials";
@@ -91,30 +89,24 @@ fn audience(spec: &ServerSpec) -> String {
         Transport::Http { .. } => Vec::new(),
         Transport::Stdio { env, .. } => env.values().map(Secret::expose).collect(),
     };
-    hashed(&[&identity(spec), &values.join("\0")])
+    fingerprint::of(&[&identity(spec), &values.join("\0")])
 }
 
 /// Which server it is, as a hash: its address, or its program with the names of what that is started with. What the
 /// operator sets for it may change.
 pub(super) fn identity(spec: &ServerSpec) -> String {
     match &spec.transport {
-        Transport::Http { url, .. } => hashed(&["http", url.as_str()]),
+        Transport::Http { url, .. } => fingerprint::of(&["http", url.as_str()]),
         Transport::Stdio { command, env, .. } => {
             let words = command.iter().map(Secret::expose);
             let names = env.keys().map(String::as_str);
-            hashed(&["stdio", &words.collect::<Vec<_>>().join("\0"), &names.collect::<Vec<_>>().join("\0")])
+            fingerprint::of(&[
+                "stdio",
+                &words.collect::<Vec<_>>().join("\0"),
+                &names.collect::<Vec<_>>().join("\0"),
+            ])
         }
     }
-}
-
-fn hashed(parts: &[&str]) -> String {
-    let mut hash = Sha256::new();
-    for part in parts {
-        // With their lengths no two lists of parts read alike.
-        hash.update(part.len().to_le_bytes());
-        hash.update(part);
-    }
-    URL_SAFE_NO_PAD.encode(hash.finalize())
 }
 
 /// A key that can be sent in a header.

@@ -7,7 +7,9 @@ use futures::future::BoxFuture;
 use serde_json::Value;
 
 use super::clients::{Called, ToolCall};
+use super::credentials::identity;
 use super::{Caller, ToolDefinition};
+use crate::fingerprint;
 use crate::models::ToolSpec;
 use crate::tools::{Invocation, Permission, Tool, ToolError, ToolOutput, ToolStep, leave};
 
@@ -20,9 +22,14 @@ pub(super) struct ServerTool {
 
 impl ServerTool {
     pub(super) fn new(caller: Caller, definition: Arc<ToolDefinition>) -> Self {
-        let name = format!("{}__{}", caller.spec.name, definition.name);
+        let name = format!("{}{}", name_start(&caller.spec.name), definition.name);
         Self { caller, definition, name }
     }
+}
+
+/// What the names of a server's tools begin with.
+pub(super) fn name_start(server: &str) -> String {
+    format!("{server}__")
 }
 
 impl Tool for ServerTool {
@@ -52,6 +59,14 @@ impl Tool for ServerTool {
         };
         let input = leave::json(input);
         format!("May I call `{}` of {server}, with this input?\n\n{input}", self.definition.name)
+    }
+
+    fn binding(&self) -> Option<String> {
+        let ToolDefinition { name, description, input_schema, read_only, idempotent } = &*self.definition;
+        let annotations = format!("{read_only} {idempotent}");
+        let parts =
+            [&identity(&self.caller.spec), name, description, &input_schema.to_string(), &annotations];
+        Some(fingerprint::of(&parts.map(String::as_str)))
     }
 
     fn is_of_server(&self) -> bool {

@@ -1,5 +1,6 @@
-//! Copies of a brain as it was before it was brought up to date. They are for going back after an upgrade that went
-//! wrong, and are removed once they have lain for a week, or something is deleted that they still hold.
+//! Copies of a brain as it was before it was brought up to date: the engine's own, and the one that an orchestrator makes
+//! before it moves the engine to another version. They are for going back after an upgrade that went wrong, and are
+//! removed once they have lain for a week, or something is deleted that they still hold.
 
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions, Permissions};
@@ -23,6 +24,9 @@ const INCREMENTAL: i64 = 2;
 const SUFFIX: &str = ".before-";
 /// What an unfinished copy ends with.
 const UNFINISHED: &str = ".tmp";
+
+/// The folder of an orchestrator's copy, beside the brain.
+const ORCHESTRATORS: &str = "brain.before";
 
 /// Where the copy lies that was made before the brain got its `applied + 1`st addition.
 pub(super) fn copy_file(file: &Path, applied: usize) -> PathBuf {
@@ -116,11 +120,18 @@ fn replace(
 
 /// Removes the copies of the brain in `file` that are older than `age`; all of them where there is none.
 pub(super) fn remove_older(file: &Path, age: Option<Duration>) -> io::Result<()> {
-    for copy in copies(file) {
+    for copy in copies(file).into_iter().chain([file.with_file_name(ORCHESTRATORS)]) {
         let modified = fs::metadata(&copy).and_then(|copy| copy.modified());
         let is_old = |age| modified.is_ok_and(|at| at.elapsed().is_ok_and(|passed| passed > age));
+        if !fs::exists(&copy)? {
+            continue;
+        }
         if age.is_none_or(is_old) {
-            remove(&copy)?;
+            if copy.is_dir() {
+                fs::remove_dir_all(&copy)?;
+            } else {
+                remove(&copy)?;
+            }
             tracing::info!(copy = %copy.display(), "A copy of the brain from before an upgrade was removed.");
         }
     }

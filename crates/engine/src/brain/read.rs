@@ -141,18 +141,66 @@ pub(super) fn events_after(
     Ok(events)
 }
 
-pub(super) fn steps(reader: &Connection, TaskRow(task): TaskRow) -> Result<Vec<StoredStep>, Error> {
-    let mut query = reader.prepare_cached(
-        "SELECT turn_id, ts, body, at, COALESCE(opened_ts, ts)
-         FROM steps JOIN turns USING (turn) WHERE steps.task = ?1 ORDER BY step",
-    )?;
-    let rows = query.query_map([task], |row| {
-        let step = step(row.get_ref(2)?.as_str()?)
-            .map_err(|error| Error::FromSqlConversionFailure(2, Type::Text, Box::new(error)))?;
-        let (turn_id, opened_ts) = (parsed(row, 0)?, row.get(4)?);
-        Ok(StoredStep { turn_id, opened_ts, ts: row.get(1)?, at: timestamp(row, 3)?, step })
+pub(super) fn steps(reader: &Connection, task: TaskRow) -> Result<Vec<StoredStep>, Error> {
+    let mut steps = Vec::new();
+    each_step(reader, task, 0, |_, _, step| {
+        steps.push(step);
+        true
     })?;
-    rows.collect()
+    Ok(steps)
+}
+
+/// Shows the steps of a task behind the one in the row `after`, oldest first, each with its row and its size, for as long
+/// as `visit` goes on.
+pub(super) fn each_step(
+    reader: &Connection,
+    TaskRow(task): TaskRow,
+    after: i64,
+    mut visit: impl FnMut(i64, usize, StoredStep) -> bool,
+) -> Result<(), Error> {
+    let mut query = reader.prepare_cached(
+        "SELECT turn_id, ts, body, at, COALESCE(opened_ts, ts), step
+         FROM steps JOIN turns USING (turn) WHERE steps.task = ?1 AND step > ?2 ORDER BY step",
+    )?;
+    let mut rows = query.query([task, after])?;
+    while let Some(row) = rows.next()? {
+        let body = row.get_ref(2)?.as_str()?;
+        let step =
+            step(body).map_err(|error| Error::FromSqlConversionFailure(2, Type::Text, Box::new(error)))?;
+        let (turn_id, opened_ts) = (parsed(row, 0)?, row.get(4)?);
+        let stored = StoredStep { turn_id, opened_ts, ts: row.get(1)?, at: timestamp(row, 3)?, step };
+        if !visit(row.get(5)?, body.len(), stored) {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// A conversation as it was at the end of a turn, from which its journal is read on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Checkpoint {
+    /// The last step in it.
+    pub step: i64,
+    /// The turn of that.
+    pub turn_id: TurnId,
+    /// The conversation.
+    pub body: String,
+}
+
+pub(super) fn checkpoint(
+    reader: &Connection,
+    TaskRow(task): TaskRow,
+    form: i64,
+) -> Result<Option<Checkpoint>, Error> {
+    let mut query = reader.prepare_cached(
+        "SELECT checkpoints.step, turn_id, checkpoints.body
+         FROM checkpoints JOIN steps USING (step) JOIN turns USING (turn)
+         WHERE checkpoints.task = ?1 AND steps.task = ?1 AND form = ?2",
+    )?;
+    let found = query.query_row([task, form], |row| {
+        Ok(Checkpoint { step: row.get(0)?, turn_id: parsed(row, 1)?, body: row.get(2)? })
+    });
+    found.optional()
 }
 
 /// The values of a task's working memory, without those that were taken out.
@@ -167,14 +215,6 @@ pub(super) fn working_memory(
         Ok((row.get(0)?, value))
     })?;
     rows.filter(|row| !matches!(row, Ok((_, Value::Null)))).collect()
-}
-
-/// How many bytes the steps of a task have. Their lengths are told without reading them.
-pub(super) fn journal_bytes(reader: &Connection, TaskRow(task): TaskRow) -> Result<usize, Error> {
-    let mut query =
-        reader.prepare_cached("SELECT COALESCE(SUM(octet_length(body)), 0) FROM steps WHERE task = ?1")?;
-    let bytes: i64 = query.query_row([task], |row| row.get(0))?;
-    Ok(usize::try_from(bytes).unwrap_or(0))
 }
 
 /// Reads a step. One that a later version wrote, with something in it that this one does not know, is unknown.
@@ -328,15 +368,26 @@ pub(super) fn grants(reader: &Connection) -> Result<Vec<Grant>, Error> {
     rows.collect()
 }
 
+/// What a person has allowed for good of a tool.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Granted {
+    /// What a command must begin with, where the tool runs commands.
+    pub prefix: Option<String>,
+    /// A hash of what the tool was; none where it comes with the engine, or an earlier version did not note it.
+    pub binding: Option<String>,
+}
+
 pub(super) fn granted(
     reader: &Connection,
     TaskRow(task): TaskRow,
     tool: &str,
-) -> Result<Vec<Option<String>>, Error> {
+) -> Result<Vec<Granted>, Error> {
     let mut query = reader.prepare_cached(
-        "SELECT DISTINCT prefix FROM grants WHERE tool = ?1 AND (task IS NULL OR task = ?2)",
+        "SELECT DISTINCT prefix, binding FROM grants WHERE tool = ?1 AND (task IS NULL OR task = ?2)",
     )?;
-    query.query_map(params![tool, task], |row| row.get(0))?.collect()
+    let rows = query
+        .query_map(params![tool, task], |row| Ok(Granted { prefix: row.get(0)?, binding: row.get(1)? }))?;
+    rows.collect()
 }
 
 /// The sizes of media, which are told without reading them, in the order of `hashes`.

@@ -122,11 +122,6 @@ impl Brain {
         self.read_long(|reader| read::working_memory(reader, task))
     }
 
-    /// How many bytes the journal of `task` has. Blocks.
-    pub(crate) fn journal_bytes(&self, task: TaskRow) -> Result<usize, rusqlite::Error> {
-        self.read_long(|reader| read::journal_bytes(reader, task))
-    }
-
     /// How many bytes each of these has that was attached once; nothing of those that are not there. Blocks.
     pub(crate) fn media_sizes(&self, hashes: Vec<String>) -> Result<Vec<(String, usize)>, rusqlite::Error> {
         self.read_long(|reader| read::media_sizes(reader, hashes))

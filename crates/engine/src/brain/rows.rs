@@ -56,6 +56,8 @@ pub struct NewGrant {
     pub scope: GrantScope,
     /// What a command must begin with, where the tool runs commands.
     pub prefix: Option<String>,
+    /// A hash of what the tool was; none where it comes with the engine.
+    pub binding: Option<String>,
 }
 
 impl Rows<'_> {
@@ -242,7 +244,7 @@ impl Rows<'_> {
         self.execute("DELETE FROM pending WHERE request_id = ?1", [request_id.to_string()])
     }
 
-    /// A person gave leave for good.
+    /// A person allowed something for good. It takes the place of what they allowed of a tool that was another one.
     pub fn insert_grant(
         &self,
         TaskRow(task): TaskRow,
@@ -250,10 +252,21 @@ impl Rows<'_> {
         at: Timestamp,
     ) -> Result<(), rusqlite::Error> {
         let task = (grant.scope == GrantScope::Task).then_some(task);
+        let NewGrant { id, tool, prefix, binding, .. } = grant;
         self.execute(
-            "INSERT INTO grants (grant_id, tool, task, prefix, created_at) VALUES (?1, ?2, ?3, ?4, ?5)",
-            params![grant.id.to_string(), grant.tool, task, grant.prefix, at.unix_ms()],
+            "DELETE FROM grants WHERE tool = ?1 AND task IS ?2 AND prefix IS ?3 AND binding IS NOT ?4",
+            params![tool, task, prefix, binding],
+        )?;
+        self.execute(
+            "INSERT INTO grants (grant_id, tool, task, prefix, created_at, binding)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
+            params![id.to_string(), tool, task, prefix, at.unix_ms(), binding],
         )
+    }
+
+    /// What a person allowed for good of tools whose names begin so is taken back.
+    pub fn delete_grants_of(&self, name_start: &str) -> Result<(), rusqlite::Error> {
+        self.execute("DELETE FROM grants WHERE substr(tool, 1, length(?1)) = ?1", [name_start])
     }
 
     /// A grant is taken back; whether there was one.
@@ -275,6 +288,21 @@ impl Rows<'_> {
         )?;
         let sql = "INSERT INTO media_uses (task, hash) VALUES (?1, ?2) ON CONFLICT DO NOTHING";
         self.execute(sql, params![task, hash])
+    }
+
+    /// Keeps a conversation as it was when its journal ended with `step`, in the place of an older one.
+    pub fn set_checkpoint(
+        &self,
+        TaskRow(task): TaskRow,
+        step: i64,
+        form: i64,
+        body: &str,
+    ) -> Result<(), rusqlite::Error> {
+        self.execute(
+            "INSERT INTO checkpoints (task, step, form, body) SELECT task, ?2, ?3, ?4 FROM tasks WHERE task = ?1
+             ON CONFLICT (task) DO UPDATE SET step = excluded.step, form = excluded.form, body = excluded.body",
+            params![task, step, form, body],
+        )
     }
 
     /// Takes the deltas out of at most `limit` turns that ended before `before`.

@@ -66,7 +66,7 @@ const BASE: &str = "
 ";
 
 /// What was added to the format since, in this order.
-const ADDITIONS: [&str; 6] = [
+const ADDITIONS: [&str; 8] = [
     "
     ALTER TABLE tasks ADD COLUMN message_count INTEGER NOT NULL DEFAULT 0;
     ALTER TABLE tasks ADD COLUMN updated_at INTEGER NOT NULL DEFAULT 0;
@@ -339,6 +339,23 @@ const ADDITIONS: [&str; 6] = [
         erasure INTEGER PRIMARY KEY,
         remains TEXT NOT NULL
     );
+",
+    "
+    -- Conversations as they were at the end of a turn, from which their journals are read on.
+    CREATE TABLE checkpoints (
+        task INTEGER PRIMARY KEY REFERENCES tasks,
+        step INTEGER NOT NULL REFERENCES steps,
+        -- Which versions of the engine can read it.
+        form INTEGER NOT NULL,
+        body TEXT NOT NULL
+    );
+    CREATE TRIGGER task_with_checkpoint_removed AFTER DELETE ON tasks BEGIN
+        DELETE FROM checkpoints WHERE task = old.task;
+    END;
+",
+    "
+    -- A hash of what the tool was that a person allowed for good.
+    ALTER TABLE grants ADD COLUMN binding TEXT;
 ",
 ];
 

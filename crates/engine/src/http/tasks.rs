@@ -1,8 +1,11 @@
 //! `/tasks`: the conversation threads.
 
 use axum::extract::State as Extract;
+use axum::http::HeaderName;
+use axum::http::header::LINK;
+use axum::response::AppendHeaders;
 use contract::engine::{
-    DeleteTask, Deleted, DeletedStatus, Forget, ListTasks, TaskMemory, TaskMessages, Tasks,
+    DeleteTask, Deleted, DeletedStatus, Forget, ListMessages, ListTasks, TaskMemory, TaskMessages, Tasks,
 };
 use contract::wire::Bounded;
 use contract::{ErrorBody, TaskId};
@@ -10,6 +13,7 @@ use service::http::{ApiError, Path, Query};
 
 use super::State;
 use super::auth::Authenticated;
+use crate::agent::MessagePage;
 
 /// How many tasks a page has where the request does not say.
 const DEFAULT_LIMIT: i64 = 50;
@@ -38,15 +42,21 @@ pub(super) async fn list(
     Ok(axum::Json(shared.agent.tasks(limit, offset).await?))
 }
 
-/// The messages of a task, oldest first.
+/// The messages of a task, oldest first. Where there are older ones than those of a page, `Link` names the next one.
 #[utoipa::path(
-    get, path = "/tasks/{task_id}", params(("task_id" = String, Path, description = "The task")),
-    security(("engine_key" = [])),
+    get, path = "/tasks/{task_id}", security(("engine_key" = [])),
+    params(
+        ("task_id" = String, Path, description = "The task"),
+        ("limit" = Option<i64>, Query, description = "How many at most, the newest: 1 to 1,000; all by default"),
+        ("before" = Option<String>, Query, description = "The id of the message before which they stand"),
+    ),
     responses(
-        (status = 200, body = TaskMessages),
+        (status = 200, body = TaskMessages, headers(
+            ("Link" = String, description = "The page of older messages, `rel=\"next\"`, where there is one"),
+        )),
         (status = 400, body = ErrorBody, description = "INVALID_REQUEST"),
         (status = 401, body = ErrorBody, description = "INVALID_ENGINE_KEY"),
-        (status = 404, body = ErrorBody, description = "TASK_NOT_FOUND"),
+        (status = 404, body = ErrorBody, description = "TASK_NOT_FOUND, MESSAGE_NOT_FOUND"),
         (status = 500, body = ErrorBody, description = "INTERNAL_ERROR"),
     ),
 )]
@@ -54,8 +64,16 @@ pub(super) async fn read(
     _: Authenticated,
     Extract(State(shared)): Extract<State>,
     Path(task_id): Path<TaskId>,
-) -> Result<axum::Json<TaskMessages>, ApiError> {
-    Ok(axum::Json(TaskMessages { messages: shared.agent.messages(&task_id).await? }))
+    Query(ListMessages { limit, before }): Query<ListMessages>,
+) -> Result<(AppendHeaders<Option<(HeaderName, String)>>, axum::Json<TaskMessages>), ApiError> {
+    let most = limit.and_then(|limit| usize::try_from(limit.get()).ok());
+    let MessagePage { messages, has_older } =
+        shared.agent.messages(&task_id, most, before.as_deref()).await?;
+    let next = limit.zip(messages.first()).filter(|_| has_older).map(|(limit, first)| {
+        // Relative to the request, whatever the path is by which it came here.
+        (LINK, format!("<?limit={}&before={}>; rel=\"next\"", limit.get(), first.message_id))
+    });
+    Ok((AppendHeaders(next), axum::Json(TaskMessages { messages })))
 }
 
 /// What the agent keeps in view of a task: its working memory, by key.

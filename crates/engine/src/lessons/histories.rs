@@ -203,7 +203,7 @@ impl Life {
             From::Edit(at) => ("edit_message_id", at),
             From::Retry(at) => ("retry_message_id", at),
         };
-        let mut listed = self.rig.agent.messages(&task_id("t")).await.unwrap_or_default();
+        let mut listed = self.rig.agent.all_messages(&task_id("t")).await.unwrap_or_default();
         listed.retain(|message| !message.superseded);
         if field == "edit_message_id" {
             let began = |message: &TaskMessage| {

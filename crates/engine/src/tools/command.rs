@@ -13,6 +13,7 @@ use serde_json::Value;
 use super::program::{Outcome, Programs, Ran, Stderr};
 use super::{Invocation, Permission, Tool, ToolError, ToolOutput, ToolStep, leave};
 use crate::catalog::CatalogTool;
+use crate::fingerprint;
 use crate::models::ToolSpec;
 
 /// How long a call may take.
@@ -84,6 +85,13 @@ impl Tool for CommandTool {
 
     fn permission(&self) -> Permission {
         self.tool.permission
+    }
+
+    fn binding(&self) -> Option<String> {
+        let CatalogTool { description, input_schema, network, .. } = &*self.tool;
+        let (schema, network, command) =
+            (input_schema.to_string(), network.to_string(), self.command.join("\0"));
+        Some(fingerprint::of(&["command", description, &schema, &network, &command]))
     }
 
     fn leave_for(&self, input: &Value) -> String {

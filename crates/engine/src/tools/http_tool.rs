@@ -16,6 +16,7 @@ use serde_json::Value;
 
 use super::web::{BodyError, chain, decode, media_type, read_large_body};
 use super::{Invocation, Permission, Tool, ToolError, ToolOutput, ToolStep, leave};
+use crate::fingerprint;
 use crate::memory_budget::MemoryBudget;
 use crate::models::ToolSpec;
 use crate::names;
@@ -221,6 +222,18 @@ impl Tool for HttpTool {
 
     fn permission(&self) -> Permission {
         self.permission
+    }
+
+    fn binding(&self) -> Option<String> {
+        let ToolSpec { description, input_schema, .. } = &self.spec;
+        let HttpCall { method, url, .. } = &self.call;
+        Some(fingerprint::of(&[
+            "http",
+            description,
+            &input_schema.to_string(),
+            method.as_str(),
+            url.as_str(),
+        ]))
     }
 
     fn leave_for(&self, input: &Value) -> String {

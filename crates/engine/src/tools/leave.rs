@@ -10,6 +10,8 @@ use similar::{ChangeTag, TextDiff};
 const COMPARING: Duration = Duration::from_millis(200);
 /// How much of an input is shown as it is, in characters.
 const MAX_PLAIN: usize = 20_000;
+/// How much of a tool's description is shown, in characters.
+const MAX_DESCRIPTION: usize = 1_000;
 /// How many lines that stay are shown around those that change.
 const AROUND: usize = 3;
 
@@ -20,6 +22,15 @@ const MAX_JSON: usize = 8_000;
 pub(crate) fn plain(tool: &str, input: &Value) -> String {
     let input = excerpt(&input.to_string(), "", MAX_PLAIN);
     format!("Allow `{tool}` with this input? {input}")
+}
+
+/// What stands behind a question for a tool that was allowed for good when it was another one.
+pub(crate) fn changed(description: &str) -> String {
+    let description = excerpt(description, "> ", MAX_DESCRIPTION);
+    format!(
+        "\n\nYou allowed this tool for good earlier. The tool or its server has changed since then, or an earlier version \
+         did not note which one it was, so you are asked again. This is how it describes itself now:\n\n{description}"
+    )
 }
 
 /// An input as a person reads it, each value on a line of its own.

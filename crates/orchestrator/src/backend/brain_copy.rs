@@ -1,10 +1,11 @@
 //! A copy of a brain beside it, made before another version of the engine opens it, and put back if that fails.
 //!
-//! The engine does not run meanwhile. One copy is kept: the next one takes its place.
+//! The engine does not run meanwhile. One copy is kept: the next one takes its place. It is its user's like the brain
+//! itself, so that the engine removes it once it has lain for a week, or when something is deleted that it still holds.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read as _, Seek as _, SeekFrom};
-use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _, fchown};
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _, lchown};
 use std::path::Path;
 
 use rustix::fs::OFlags;
@@ -39,6 +40,9 @@ impl Folder {
         DirBuilder::new().mode(0o700).create(&unfinished)?;
         copy_file(&self.path().join(BRAIN), &unfinished.join(BRAIN))?;
         copy_if_there(&self.path().join(WAL), &unfinished.join(WAL))?;
+        for made in [unfinished.join(BRAIN), unfinished.join(WAL), unfinished.clone()] {
+            self.give_to_owner(&made)?;
+        }
         sync(&unfinished)?;
         let format = format_of(&unfinished.join(BRAIN))?;
         remove_if_there(&copy)?;
@@ -53,7 +57,7 @@ impl Folder {
             return Ok(());
         }
         let copy = self.path().join(COPY);
-        refuse_foreign(&copy)?;
+        refuse_link(&copy)?;
         OpenOptions::new().write(true).create(true).truncate(false).open(copy.join(RESTORING))?.sync_all()?;
         sync(&copy)?;
         self.finish_restore()
@@ -65,7 +69,7 @@ impl Folder {
         if !fs::exists(copy.join(RESTORING))? {
             return Ok(());
         }
-        refuse_foreign(&copy)?;
+        refuse_link(&copy)?;
         let restored = self.path().join(RESTORED);
         remove_file_if_there(&restored)?;
         copy_file(&copy.join(BRAIN), &restored)?;
@@ -73,31 +77,37 @@ impl Folder {
             remove_file_if_there(&self.path().join(file))?;
         }
         copy_if_there(&copy.join(WAL), &self.path().join(WAL))?;
-        let folder = fs::symlink_metadata(self.path())?;
-        for file in [&restored, &self.path().join(WAL)] {
-            match open(file) {
-                Ok(file) => fchown(file, Some(folder.uid()), Some(folder.gid()))?,
-                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                Err(error) => return Err(error),
-            }
+        for made in [&restored, &self.path().join(WAL)] {
+            self.give_to_owner(made)?;
         }
         fs::rename(restored, self.path().join(BRAIN))?;
         sync(self.path())?;
         fs::remove_file(copy.join(RESTORING))?;
         sync(&copy)
     }
+
+    /// Makes a file or a folder, if it is there, the property of whoever owns the engine's folder.
+    fn give_to_owner(&self, made: &Path) -> io::Result<()> {
+        let (owner, has) = match fs::symlink_metadata(made) {
+            Ok(has) => (fs::symlink_metadata(self.path())?, has),
+            Err(error) => return if_there(Err(error)),
+        };
+        if (has.uid(), has.gid()) == (owner.uid(), owner.gid()) {
+            return Ok(());
+        }
+        lchown(made, Some(owner.uid()), Some(owner.gid()))
+    }
 }
 
-/// Fails unless the copy is our own: the folder is the engine's, whose programs may have put another in its place.
-fn refuse_foreign(copy: &Path) -> io::Result<()> {
-    let what = fs::symlink_metadata(copy)?;
-    if what.is_dir() && what.uid() == rustix::process::geteuid().as_raw() {
+/// Fails if a link is in the place of the copy: it would lead to what is not the engine's.
+fn refuse_link(copy: &Path) -> io::Result<()> {
+    if fs::symlink_metadata(copy)?.is_dir() {
         return Ok(());
     }
     Err(io::Error::other(format!("{} is not the copy that was made", copy.display())))
 }
 
-/// Opens a file for reading. A link in its place is not followed: the engine's programs may have put it there.
+/// Opens a file for reading. A link in its place is not followed: the folder is the engine's.
 fn open(path: &Path) -> io::Result<File> {
     let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed();
     let file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;

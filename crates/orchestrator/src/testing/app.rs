@@ -484,6 +484,7 @@ pub(crate) fn short((status, answer): (u16, Value)) -> String {
 
 fn config(folder: &tempfile::TempDir, database: DatabaseUrl) -> Config {
     Config {
+        warnings: Vec::new(),
         database,
         master_key: MasterKey::parse(&"A".repeat(43)).unwrap(),
         admin_key: AdminKey::from_text(ADMIN_KEY.to_owned()),

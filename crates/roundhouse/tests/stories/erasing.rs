@@ -97,6 +97,13 @@ async fn confide(rig: &Rig, task: &str) {
     ] {
         rig.engine.post("/feedback", &feedback).await.ok("status:text feedback_id:text");
     }
+    // As an orchestrator copies the brain before it moves the engine to another version.
+    let brain = Path::new(&rig.place.variables["SQLITE_DB_PATH"]);
+    let copy = brain.with_file_name("brain.before");
+    fs::create_dir_all(&copy).unwrap();
+    for file in ["brain.sqlite", "brain.sqlite-wal"] {
+        fs::copy(brain.with_file_name(file), copy.join(file)).unwrap();
+    }
     assert_eq!(left(rig).len(), SECRETS.len(), "each is somewhere");
 }
 

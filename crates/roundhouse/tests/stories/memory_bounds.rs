@@ -2,7 +2,6 @@
 //!
 //! By default the sizes are such that a test takes seconds; `ROUNDHOUSE_TEST_LARGE=1` takes those of a bad day.
 
-use std::fs;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -15,8 +14,9 @@ use tokio::net::TcpListener;
 use tokio::task::AbortHandle;
 
 use crate::support::calls::{message, with};
+use crate::support::memory::{forget_peak, is_large, memory, thrifty};
 use crate::support::turn::of_kind;
-use crate::support::{LoneEngine, Program, Rig};
+use crate::support::{Program, Rig};
 
 /// How many MiB an engine may take beyond what it has when it is idle.
 const MOST: usize = 64;
@@ -24,37 +24,11 @@ const MIB: usize = 1 << 20;
 /// What a PNG begins with.
 const PNG: &[u8] = b"\x89PNG\r\n\x1a\n";
 
-fn is_large() -> bool {
-    std::env::var("ROUNDHOUSE_TEST_LARGE").as_deref() == Ok("1")
-}
-
-/// The memory of a program in MiB: what it has, and the most that it had.
-fn memory(program: &Program) -> (usize, usize) {
-    let status = fs::read_to_string(format!("/proc/{}/status", program.pid().as_raw_nonzero())).unwrap();
-    let kib = |name| {
-        let line = status.lines().find_map(|line: &str| line.strip_prefix(name)).unwrap();
-        line.trim().trim_end_matches(" kB").parse::<usize>().unwrap()
-    };
-    (kib("VmRSS:") >> 10, kib("VmHWM:") >> 10)
-}
-
-/// From here on the most that a program had is what it has now.
-fn forget_peak(program: &Program) -> usize {
-    let file = format!("/proc/{}/clear_refs", program.pid().as_raw_nonzero());
-    fs::write(file, "5").unwrap();
-    memory(program).0
-}
-
 /// Asserts how much more than `idle` the program had at most.
 #[track_caller]
 fn assert_bounded(program: &Program, idle: usize) {
     let (_, peak) = memory(program);
     assert!(peak <= idle + MOST, "{idle} MiB became {peak} MiB");
-}
-
-/// An engine that gives back what it does not use, as an orchestrator starts it.
-fn thrifty(place: LoneEngine) -> LoneEngine {
-    place.with("MIMALLOC_PURGE_DELAY", "0")
 }
 
 /// A server of large pages, each of which takes its time.

@@ -8,9 +8,10 @@ use contract::{FeedbackId, MemoryId, TaskId, TurnId};
 use super::ask::{Outcome, Question};
 use super::{Learner, prompts};
 use crate::agent::attachments::Attachments;
+use crate::agent::loading::LoadError;
 use crate::agent::rewrite::{rewritten, shortened};
-use crate::agent::thread::{LoadError, Thread};
-use crate::agent::{AgentError, provenance, recall, taught};
+use crate::agent::thread::Thread;
+use crate::agent::{AgentError, recall, taught};
 use crate::brain::steps::Step;
 use crate::brain::{
     Brain, Correction, Draft, Effect, Found, NewLesson, Other, Spent, Stage, StoredStep, TaskRow,
@@ -265,7 +266,7 @@ impl Again {
         Ok(Some(Self {
             asked: asked.unwrap_or_default(),
             answered: text,
-            is_tainted: provenance::source(thread.branch().all()) == Source::Tool,
+            is_tainted: thread.branch().source() == Source::Tool,
             messages: thread.messages().to_vec(),
         }))
     }

@@ -98,7 +98,7 @@ fn furnish(rows: &Rows<'_>) -> Result<(), rusqlite::Error> {
         "INSERT INTO recalled SELECT task, step, 'knowledge', 'mem' FROM steps JOIN tasks USING (task)",
         &[],
     )?;
-    put("INSERT INTO grants VALUES ('grant_1', 'shell', NULL, 'ls', 1)", &[])?;
+    put("INSERT INTO grants (grant_id, tool, prefix, created_at) VALUES ('grant_1', 'shell', 'ls', 1)", &[])?;
     put("INSERT INTO settings VALUES ('gateway', 'secret-config')", &[])?;
     put("INSERT INTO spending VALUES (1, 'm', 1, 1, 0, 0)", &[])
 }

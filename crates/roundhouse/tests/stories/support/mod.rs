@@ -15,6 +15,7 @@ pub(crate) mod home;
 pub(crate) mod http;
 pub(crate) mod image;
 pub(crate) mod lone_engine;
+pub(crate) mod memory;
 pub(crate) mod model;
 pub(crate) mod peer;
 pub(crate) mod peers;

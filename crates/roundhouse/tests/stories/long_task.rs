@@ -1,0 +1,179 @@
+//! A task that has run for years costs what its model is sent, and is read page by page.
+//!
+//! By default its journal is such that the test takes seconds; `ROUNDHOUSE_TEST_LARGE=1` takes one of 120 MiB.
+
+use bytes::Bytes;
+use reqwest::Method;
+use serde_json::{Value, json};
+use strict_provider::Reply;
+
+use crate::support::calls::{message, with};
+use crate::support::http::ask;
+use crate::support::memory::{forget_peak, is_large, memory, thrifty};
+use crate::support::{Rig, eventually};
+
+const MIB: usize = 1 << 20;
+/// How much a tool has given in each turn, in bytes.
+const OUTPUT: usize = 56 * 1024;
+/// After how many turns the conversation was shortened each time, and how many messages a turn is.
+const SHORTENED: usize = 4;
+const MESSAGES: usize = 4;
+const AT: &str = "2026-01-01T00:00:00.000Z";
+
+fn id(prefix: &str, n: usize) -> String {
+    format!("{prefix}{n:032x}")
+}
+
+/// The message that began a turn.
+fn asked(turn: usize) -> String {
+    id("msg_", turn * 3)
+}
+
+/// The steps of a turn.
+fn steps(turn: usize) -> Vec<Value> {
+    let usage = json!({"input": 1, "output": 1, "cache_read": 0, "cache_write": 0, "reasoning": 0, "estimated": true});
+    let call_id = id("call_", turn);
+    let call = json!({
+        "type": "tool_use", "call_id": call_id, "provider_id": format!("toolu_{turn}"), "name": "read_file",
+        "input": {"path": format!("{turn}.txt")},
+    });
+    let mut steps = vec![json!({
+        "step": "opened", "message_id": asked(turn), "message": format!("What is in file {turn}?"),
+        "options": {"max_turns": 50, "super_thinking": false, "direct": true},
+    })];
+    if turn > 0 && turn.is_multiple_of(SHORTENED) {
+        let instead = json!({"instead": "summary", "text": format!("The files up to {turn} are long.")});
+        steps.push(json!({"step": "compacted", "covers": turn * MESSAGES, "instead": instead}));
+    }
+    let output = format!("file {turn}: {}", "word ".repeat(OUTPUT / 5));
+    let answer = |blocks: Value| json!({"blocks": blocks, "usage": usage});
+    steps.extend([
+        json!({"step": "answered", "message_id": id("msg_", turn * 3 + 1), "model": "m", "answer": answer(json!([call]))}),
+        json!({"step": "intended", "call_id": call_id}),
+        json!({"step": "resulted", "call_id": call_id, "outcome": {"output": output, "duration_ms": 1}}),
+        json!({
+            "step": "answered", "message_id": id("msg_", turn * 3 + 2), "model": "m",
+            "answer": answer(json!([{"type": "text", "text": format!("Words, in {turn}.")}])),
+        }),
+        json!({"step": "ended", "outcome": {"outcome": "completed", "stop_reason": "end_turn"}}),
+    ]);
+    steps
+}
+
+/// An export of a task with so many turns, piece by piece.
+fn document(turns: usize) -> impl Iterator<Item = Bytes> + Send + 'static {
+    let task = json!({
+        "task_id": "long", "created_at": AT, "updated_at": AT, "message_count": turns * MESSAGES, "working_memory": {},
+    });
+    let turn = |n: usize| {
+        json!({
+            "turn_id": id("turn_", n), "task_id": "long", "message_id": asked(n), "opened_at": AT, "ended_at": AT,
+            "taken_in": true,
+        })
+    };
+    let step = |turn: usize| {
+        let records = steps(turn).into_iter().enumerate().map(move |(at, step)| {
+            let ts = 1_767_225_600_000_u64 + u64::try_from(turn * 10 + at).unwrap();
+            json!({"turn_id": id("turn_", turn), "at": AT, "ts": ts, "step": step}).to_string()
+        });
+        records.collect::<Vec<_>>().join(",\n")
+    };
+    let list = move |name: &str, record: &dyn Fn(usize) -> String| {
+        let records: Vec<String> = (0..turns).map(record).collect();
+        format!(",\n\"{name}\":[{}]", records.join(",\n"))
+    };
+    let head = format!(
+        "{{\"version\":1,\n\"tasks\":[{task}]{},\n\"steps\":[",
+        list("turns", &|n| turn(n).to_string())
+    );
+    let steps = (0..turns).map(move |n| if n == 0 { step(n) } else { format!(",\n{}", step(n)) });
+    std::iter::once(head).chain(steps).chain(["]}".to_owned()]).map(Bytes::from)
+}
+
+/// An engine with a task that has run for long, freshly started.
+async fn with_long_task(turns: usize) -> Rig {
+    let rig = Rig::of("anthropic", [], thrifty).await;
+    let body =
+        reqwest::Body::wrap_stream(futures::stream::iter(document(turns).map(Ok::<_, std::io::Error>)));
+    let answer = ask(rig.engine.request(Method::POST, "/memory/import").body(body)).await;
+    assert_eq!(answer.status, 200, "{}", answer.body);
+    let rig = rig.stop_and_start().await;
+    rig.engine.tell("plain", "Hi!").await;
+    rig
+}
+
+/// How large the journal is, and how many MiB a turn or a page may take beyond what the engine has when it is idle.
+fn sizes() -> (usize, usize) {
+    if is_large() { (120 * MIB / OUTPUT, 64) } else { (24 * MIB / OUTPUT, 20) }
+}
+
+#[tokio::test]
+async fn a_turn_of_a_task_that_has_run_for_years_takes_what_its_model_is_sent() {
+    let (turns, most) = sizes();
+    let rig = with_long_task(turns).await;
+    // The first one reads the journal, and the next ones go on from what that has left.
+    for round in 0..3 {
+        let idle = forget_peak(&rig.program);
+        let begun = std::time::Instant::now();
+        rig.engine.tell("long", &format!("And now {round}?")).await;
+        let (took, (_, peak)) = (begun.elapsed(), memory(&rig.program));
+        eprintln!("turn {round}: {took:?}, {idle} MiB became {peak} MiB");
+        assert!(peak <= idle + most, "turn {round}: {idle} MiB became {peak} MiB");
+        let last = format!("What is in file {}?", turns - 1);
+        let summary = format!("The files up to {} are long.", (turns - 1) / SHORTENED * SHORTENED);
+        let told = rig.told();
+        told.has(&[&summary, &last, &format!("And now {round}?")]).lacks(&["What is in file 0?"]);
+    }
+    // Also once it is killed.
+    let rig = rig.kill_and_start().await;
+    rig.engine.tell("long", "And after all?").await;
+    rig.told().has(&["And now 2?", "And after all?"]);
+
+    // Whoever goes back behind what is kept finds the conversation as it was.
+    let edit = with(message("long", "What is in the second one?"), json!({"edit_message_id": asked(1)}));
+    rig.provider.enqueue_all([Reply::of_text("Words.")]);
+    rig.engine.tell_with(&edit).await;
+    rig.told()
+        .has(&["What is in file 0?", "What is in the second one?"])
+        .lacks(&["What is in file 1?", "are long."]);
+    assert_eq!(rig.engine.messages("long").await.len(), 5);
+}
+
+#[tokio::test]
+async fn a_task_that_has_run_for_years_is_listed_page_by_page() {
+    let (turns, most) = sizes();
+    let rig = with_long_task(turns).await;
+    let idle = forget_peak(&rig.program);
+    let (mut pages, mut query) = (Vec::new(), "?limit=6".to_owned());
+    while pages.len() < 4 {
+        let page = rig.engine.get(&format!("/tasks/long{query}")).await;
+        let link = page.headers["link"].to_str().unwrap().to_owned();
+        let page = page.ok("messages:array")["messages"].as_array().unwrap().clone();
+        assert_eq!(page.len(), 6);
+        query = link.strip_prefix('<').unwrap().strip_suffix(r#">; rel="next""#).unwrap().to_owned();
+        pages.push(page);
+    }
+    let (_, peak) = memory(&rig.program);
+    eprintln!("pages: {idle} MiB became {peak} MiB");
+    assert!(peak <= idle + most, "{idle} MiB became {peak} MiB");
+
+    // Together they are the end of the whole.
+    let all = rig.engine.messages("long").await;
+    let joined: Vec<Value> = pages.into_iter().rev().flatten().collect();
+    assert_eq!(joined, all[all.len() - 24..]);
+    assert!(joined[23]["content"].as_str().unwrap().contains("Words, in"));
+
+    let first = &all[2]["message_id"].as_str().unwrap();
+    let page = rig.engine.get(&format!("/tasks/long?limit=9&before={first}")).await;
+    assert_eq!(page.headers.get("link"), None, "there are no older ones");
+    assert_eq!(page.ok("messages:array")["messages"], json!(all[..2]));
+    for query in ["before=msg_0", "before=x&limit=3"] {
+        let answer = rig.engine.get(&format!("/tasks/long?{query}")).await;
+        assert!(answer.refused(404, "MESSAGE_NOT_FOUND").contains("before"), "{query}");
+    }
+    for query in ["limit=0", "limit=1001", "limit=x"] {
+        let answer = rig.engine.get(&format!("/tasks/long?{query}")).await;
+        assert!(answer.refused(400, "INVALID_REQUEST").contains("limit"), "{query}");
+    }
+    eventually("memory is given back", async || (memory(&rig.program).0 <= idle + most).then_some(())).await;
+}
