@@ -221,7 +221,12 @@ impl Branch {
         match base {
             Base::Edit { message_id } | Base::Retry { message_id } if self.hidden.count > 0 => {
                 let at = self.places.iter().position(|place| place.message_id() == Some(message_id));
-                at.is_some_and(|at| at >= self.hidden.floor)
+                // Of an answer that is given anew the question must be there too.
+                let has_question = match base {
+                    Base::Retry { .. } => self.answered_by_retry(message_id).is_ok(),
+                    Base::End | Base::Edit { .. } => true,
+                };
+                has_question && at.is_some_and(|at| at >= self.hidden.floor)
             }
             Base::End | Base::Edit { .. } | Base::Retry { .. } => true,
         }

@@ -112,7 +112,11 @@ fn cuts(branch: &Branch, journal: &[StoredStep], reached: &Branch) -> Vec<String
     let ids = model::entries(journal).into_iter().filter_map(|entry| entry.message_id);
     let bases = ids.flat_map(|message_id| [Base::Edit { message_id }, Base::Retry { message_id }]);
     let reachable = bases.filter(|base| reached.reaches(*base));
-    reachable.map(|base| format!("{base:?} {:?}", branch.cut(base))).collect()
+    let question = |base| match base {
+        Base::Retry { message_id } => Some(branch.answered_by_retry(message_id)),
+        Base::End | Base::Edit { .. } => None,
+    };
+    reachable.map(|base| format!("{base:?} {:?} {:?}", branch.cut(base), question(base))).collect()
 }
 
 /// The journal with one more turn opened.
