@@ -50,13 +50,17 @@ impl Fleet {
             }
             Some(Change::Start | Change::Wake) => {
                 self.backend.clear(row.target()).await?;
-                // The start of a failed engine began the count of restarts anew.
-                let next = if row.status == EngineStatus::Failed {
-                    self.failed(row.restarts)
-                } else {
-                    Next::Unchanged
+                let (next, entry) = match row.status {
+                    // It was being moved to another version, and runs no more.
+                    EngineStatus::Running => {
+                        let why = "the orchestrator ended while it moved the engine to another version";
+                        (self.failed(row.restarts), Some(self.crash(&row, why, "interrupted")))
+                    }
+                    // The start of a failed engine began the count of restarts anew.
+                    EngineStatus::Failed => (self.failed(row.restarts), None),
+                    _ => (Next::Unchanged, None),
                 };
-                self.settle(&row, next, None).await.map_err(Ended::unsettled)?;
+                self.settle(&row, next, entry.as_ref()).await.map_err(Ended::unsettled)?;
             }
             Some(Change::Restart) => {
                 self.backend.clear(row.target()).await?;
