@@ -25,6 +25,7 @@ pub(super) async fn measure(bench: &Bench) -> anyhow::Result<Vec<Quantity>> {
         helper: Helper { program: bench.binary.clone(), args: vec![leash::HELPER.into()] },
         workspace: bench.folder()?,
         readable: Vec::new(),
+        hidden: Vec::new(),
         allow_unconfined: false,
     });
     let mut quantities = PERCENTILES.map(|percent| Quantity {

@@ -68,7 +68,13 @@ fn engine(workspace: PathBuf) -> std::io::Result<()> {
     runtime.block_on(async {
         let mark = workspace.display().to_string();
         let helper = Helper::own();
-        let leash = Leash::new(Settings { helper, workspace, readable: Vec::new(), allow_unconfined: true });
+        let leash = Leash::new(Settings {
+            helper,
+            workspace,
+            readable: Vec::new(),
+            hidden: Vec::new(),
+            allow_unconfined: true,
+        });
         let script = "trap '' TERM HUP; (setsid perl -e 'sleep 600' left-behind \"$0\" &); echo ready; \
                       perl -e 'sleep 600' left-behind \"$0\"; sleep 600";
         let argv = ["sh", "-c", script, &mark].map(Into::into).to_vec();

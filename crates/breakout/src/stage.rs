@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use leash::{Ended, Helper, Leash, Limits, Settings};
+use leash::{Ended, Helper, Hidden, Leash, Limits, Settings};
 use rustix::io::FdFlags;
 use tempfile::TempDir;
 use tokio::io::{AsyncRead, AsyncReadExt};
@@ -90,6 +90,8 @@ impl<'a> Stage<'a> {
             fs::create_dir(path.join(folder))?;
         }
         fs::write(path.join("brain.db"), SECRET)?;
+        fs::create_dir_all(path.join("catalog/tools"))?;
+        fs::write(path.join("catalog/tools/bank.json"), SECRET)?;
         fs::write(path.join("other/diary"), "another user's diary")?;
         fs::set_permissions(path.join("other"), Permissions::from_mode(0o700))?;
         let leaked = File::open(path.join("brain.db"))?;
@@ -109,7 +111,8 @@ impl<'a> Stage<'a> {
         Leash::new(Settings {
             helper,
             workspace: self.path("workspace"),
-            readable: vec![self.kit.folder.path().to_owned()],
+            readable: vec![self.kit.folder.path().to_owned(), self.path("catalog")],
+            hidden: vec![Hidden { folder: self.path("catalog/tools"), ending: ".json".into() }],
             allow_unconfined: false,
         })
     }
@@ -118,6 +121,7 @@ impl<'a> Stage<'a> {
     fn argv(&self, attempt: &Attempt) -> Vec<String> {
         let target = [
             ("brain", self.path("brain.db").display().to_string()),
+            ("hidden", self.path("catalog/tools/bank.json").display().to_string()),
             ("outside", self.path("outside").display().to_string()),
             ("other", self.path("other/diary").display().to_string()),
             ("victim", self.victim.process.id().to_string()),

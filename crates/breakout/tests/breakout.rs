@@ -139,6 +139,7 @@ async fn what_an_engines_starter_ignores_its_programs_do_not() {
         },
         workspace: home.path().join("workspace"),
         readable: Vec::new(),
+        hidden: Vec::new(),
         allow_unconfined: true,
     });
     let limits = Limits { disk_left: 0, ..Limits::default() };

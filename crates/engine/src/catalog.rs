@@ -78,7 +78,7 @@ impl Catalog {
         Self {
             soul: self.soul.clone(),
             agents: shared(agents::read(&folder.join("agents"), &self.agents, &mut warnings), &self.agents),
-            tools: shared(tools::read(folder, &self.tools, &mut warnings), &self.tools),
+            tools: shared(tools::read(folder, &self.environment, &self.tools, &mut warnings), &self.tools),
             skills: shared(skills::read(&folder.join("skills"), &self.skills, &mut warnings), &self.skills),
             servers: shared(
                 servers::read(&folder.join("mcp.json"), &self.environment, &self.servers, &mut warnings),

@@ -26,11 +26,11 @@ pub mod threads;
 pub mod tools;
 
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use leash::{Confinement, Leash, Settings};
+use leash::{Confinement, Hidden, Leash, Settings};
 use service::clock::{Clock, SystemClock};
 use service::serve::{Bounds, serve};
 use tokio::net::TcpListener;
@@ -156,6 +156,12 @@ impl Engine {
 }
 
 /// What runs programs for the agent. How far it confines them is logged.
+/// The files of a catalog that may hold the product's keys. What else lies in `tools` are the programs of tools.
+fn hidden(catalog: &Path) -> Vec<Hidden> {
+    let of = |folder: PathBuf, ending: &str| Hidden { folder, ending: ending.into() };
+    vec![of(catalog.to_owned(), "mcp.json"), of(catalog.join("tools"), ".json")]
+}
+
 fn leash(config: &Config, shelf: &Shelf) -> Arc<Leash> {
     // Programs begin in the workspace, where a relative path leads to something else.
     let absolute = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
@@ -163,6 +169,7 @@ fn leash(config: &Config, shelf: &Shelf) -> Arc<Leash> {
         helper: config.helper.clone(),
         workspace: absolute(&config.workspace),
         readable: vec![absolute(&config.catalog_folder), shelf.folder().to_owned()],
+        hidden: hidden(&absolute(&config.catalog_folder)),
         allow_unconfined: config.allow_unconfined,
     });
     let Confinement { level, enforced } = leash.confinement();

@@ -140,6 +140,7 @@ pub(crate) fn leash(workspace: &Path, readable: &[&Path]) -> Arc<Leash> {
         helper: own_helper(),
         workspace: workspace.to_owned(),
         readable: readable.iter().map(|path| (*path).to_owned()).collect(),
+        hidden: Vec::new(),
         allow_unconfined: true,
     }))
 }

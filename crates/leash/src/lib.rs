@@ -18,7 +18,7 @@ use std::ffi::OsString;
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -58,8 +58,19 @@ pub struct Settings {
     pub workspace: PathBuf,
     /// Folders that may be read and executed beside the system's programs.
     pub readable: Vec<PathBuf>,
+    /// Files in those folders that may not be read all the same.
+    pub hidden: Vec<Hidden>,
     /// Whether programs run although this kernel cannot confine them.
     pub allow_unconfined: bool,
+}
+
+/// The files of a folder whose names end in the same way.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Hidden {
+    /// The folder.
+    pub folder: PathBuf,
+    /// What the names end with.
+    pub ending: String,
 }
 
 /// How far this machine lets programs be confined.
@@ -161,6 +172,8 @@ pub enum LeashError {
 #[derive(Debug)]
 pub struct Leash {
     settings: Settings,
+    /// Further folders that may be read and executed.
+    executable: Mutex<Vec<PathBuf>>,
     /// Why this machine cannot confine programs, where it cannot.
     missing: Option<String>,
     reached: OnceLock<Reached>,
@@ -179,7 +192,24 @@ impl Leash {
     /// A leash, once it is known what this machine can confine. It asks the kernel, and starts nothing.
     pub fn new(settings: Settings) -> Self {
         let missing = paths::is_supported().err();
-        Self { settings, missing, reached: OnceLock::new(), going: Arc::default() }
+        Self {
+            settings,
+            executable: Mutex::default(),
+            missing,
+            reached: OnceLock::new(),
+            going: Arc::default(),
+        }
+    }
+
+    /// Folders that programs may read and execute from now on, beside those of the settings.
+    pub fn set_executable(&self, folders: Vec<PathBuf>) {
+        *self.executable.lock().unwrap_or_else(PoisonError::into_inner) = folders;
+    }
+
+    /// All folders that may be read and executed beside the system's.
+    fn readable(&self) -> Vec<PathBuf> {
+        let executable = self.executable.lock().unwrap_or_else(PoisonError::into_inner);
+        self.settings.readable.iter().chain(executable.iter()).cloned().collect()
     }
 
     /// How far programs are confined.
@@ -263,7 +293,8 @@ impl Leash {
             network: command.network,
             limits: command.limits,
             workspace,
-            readable: self.settings.readable.clone(),
+            readable: self.readable(),
+            hidden: self.settings.hidden.clone(),
             confined: self.missing.is_none(),
             counted: false,
             #[cfg(feature = "sabotage")]

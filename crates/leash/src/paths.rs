@@ -1,5 +1,7 @@
 //! Which files a program may reach, by Landlock: whatever is not named here is out of reach.
 
+use std::collections::BTreeSet;
+use std::fs;
 use std::path::{Path, PathBuf};
 
 use landlock::{
@@ -7,11 +9,14 @@ use landlock::{
     RulesetAttr, RulesetCreated, RulesetCreatedAttr, RulesetError, RulesetStatus, Scope, path_beneath_rules,
 };
 
+use crate::Hidden;
+
 /// The oldest Landlock with all that is needed: it bounds signals and abstract sockets too (Linux 6.12).
 const NEEDED: ABI = ABI::V6;
 
 /// The system's programs and libraries.
-const PROGRAMS: [&str; 8] = ["/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/nix/store"];
+pub(crate) const PROGRAMS: [&str; 8] =
+    ["/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/nix/store"];
 
 /// What the loader, the resolver, the lists of users and TLS need, and the time zone.
 const ETC: [&str; 28] = [
@@ -58,6 +63,8 @@ pub(crate) struct Profile {
     workspace: PathBuf,
     /// Read and executed.
     programs: Vec<PathBuf>,
+    /// Listed, and no more: what is in them has rules of its own.
+    listed: Vec<PathBuf>,
     /// Read.
     data: Vec<PathBuf>,
     /// Read and written, and nothing made in it.
@@ -68,13 +75,18 @@ pub(crate) struct Profile {
 
 impl Profile {
     /// What a program with this workspace may reach.
-    pub(crate) fn new(workspace: &Path, readable: &[PathBuf], network: bool) -> Self {
+    pub(crate) fn new(workspace: &Path, (readable, hidden): (&[PathBuf], &[Hidden]), network: bool) -> Self {
         let paths = |names: &[&str]| names.iter().map(PathBuf::from).collect::<Vec<_>>();
+        let mut exposed = Exposed { hidden: files(hidden), ..Exposed::default() };
+        for folder in readable {
+            exposed.add(folder);
+        }
         let mut programs = paths(&PROGRAMS);
-        programs.extend_from_slice(readable);
+        programs.extend(exposed.whole);
         let mut data = paths(&ETC);
         data.extend(paths(&SOURCES));
-        Self { workspace: workspace.into(), programs, data, devices: paths(&DEVICES), network }
+        let listed = exposed.listed;
+        Self { workspace: workspace.into(), programs, listed, data, devices: paths(&DEVICES), network }
     }
 
     /// Confines this thread, and what it becomes or starts, to it.
@@ -98,8 +110,46 @@ impl Profile {
             .create()?
             .add_rule(PathBeneath::new(workspace, everything_in_a_workspace()))?
             .add_rules(path_beneath_rules(&self.programs, run))?
+            .add_rules(path_beneath_rules(&self.listed, AccessFs::ReadDir))?
             .add_rules(path_beneath_rules(&self.data, read))?
             .add_rules(path_beneath_rules(&self.devices, write))
+    }
+}
+
+/// The hidden files that there are, by their real paths.
+fn files(hidden: &[Hidden]) -> BTreeSet<PathBuf> {
+    let of = |Hidden { folder, ending }: &Hidden| {
+        let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+        let found = entries.filter(|entry| entry.file_name().as_encoded_bytes().ends_with(ending.as_bytes()));
+        found.filter_map(|entry| fs::canonicalize(entry.path()).ok()).collect::<Vec<_>>()
+    };
+    hidden.iter().flat_map(of).collect()
+}
+
+/// What of readable folders is exposed. A rule covers all below it, so a folder with a hidden file somewhere in it is
+/// exposed entry by entry; an entry that comes later is not.
+#[derive(Default)]
+struct Exposed {
+    hidden: BTreeSet<PathBuf>,
+    whole: Vec<PathBuf>,
+    listed: Vec<PathBuf>,
+    seen: BTreeSet<PathBuf>,
+}
+
+impl Exposed {
+    fn add(&mut self, path: &Path) {
+        // Also by another name, or through a link, it is the same file.
+        let Ok(real) = fs::canonicalize(path) else { return };
+        if self.hidden.contains(&real) || !self.seen.insert(real.clone()) {
+            return;
+        }
+        if !self.hidden.iter().any(|hidden| hidden.starts_with(&real)) {
+            return self.whole.push(real);
+        }
+        for entry in fs::read_dir(&real).into_iter().flatten().flatten() {
+            self.add(&entry.path());
+        }
+        self.listed.push(real);
     }
 }
 

@@ -5,13 +5,15 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use rustix::process::{Resource, Rlimit, Signal};
 use rustix::thread::{CapabilitySet, CapabilitySets};
 
+use crate::paths::{self, Profile};
 use crate::wire::{self, Answer, Counting, Job, Reached};
-use crate::{mounts, paths::Profile, signals, syscalls};
+use crate::{mounts, signals, syscalls};
 
 /// How many files a program may have open at once: what is usual, and what it may raise that to.
 const FILES: (u64, u64) = (1024, 4096);
@@ -27,7 +29,7 @@ pub(crate) fn become_it(socket: &mut UnixStream, job: &Job, pipes: [OwnedFd; 3])
     signals::hear_ignored();
     let answer = match confine(job).and_then(|reached| take(pipes).map(|()| reached)) {
         Ok(reached) => match wire::send(socket, &Answer::Confined(reached)) {
-            Ok(()) => Answer::NoProgram(exec(job).to_string()),
+            Ok(()) => Answer::NoProgram(not_run(job, &exec(job))),
             Err(error) => Answer::Failed(error.to_string()),
         },
         Err(reason) => Answer::Failed(reason),
@@ -55,7 +57,7 @@ fn confine(job: &Job) -> Result<Reached, String> {
     limit(job, counting)?;
     if job.confined {
         drop_capabilities()?;
-        Profile::new(&job.workspace, &job.readable, job.network).enforce()?;
+        Profile::new(&job.workspace, (&job.readable, &job.hidden), job.network).enforce()?;
         syscalls::enforce(job.network)?;
     }
     // Should the helper be killed from outside, the program goes with it.
@@ -115,6 +117,17 @@ fn take([stdin, stdout, stderr]: [OwnedFd; 3]) -> Result<(), String> {
 }
 
 /// Becomes the program, or says why not.
+/// Why a program was not run. Of one that may not be, where those must lie that may.
+fn not_run(job: &Job, error: &io::Error) -> String {
+    if !job.confined || error.kind() != io::ErrorKind::PermissionDenied {
+        return error.to_string();
+    }
+    let folders = paths::PROGRAMS.iter().map(Path::new).chain(job.readable.iter().map(PathBuf::as_path));
+    let folders = folders.filter(|folder| folder.is_dir()).map(|folder| folder.display().to_string());
+    let folders: Vec<String> = folders.chain([job.workspace.display().to_string()]).collect();
+    format!("{error}; programs can be run that lie, with what they load, in {}", folders.join(", "))
+}
+
 fn exec(job: &Job) -> io::Error {
     let mut argv = job.argv.iter();
     let Some(program) = argv.next() else { return io::Error::other("no program is named") };

@@ -15,7 +15,7 @@ use rustix::net::{
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::{Ended, Limits};
+use crate::{Ended, Hidden, Limits};
 
 /// How long a message may be, in bytes: the kernel takes no longer argument list than 2 MiB, which JSON's
 /// lists of numbers lengthen to four times that.
@@ -50,6 +50,8 @@ pub(crate) struct Job {
     pub workspace: PathBuf,
     /// The folders it may read.
     pub readable: Vec<PathBuf>,
+    /// The files in those that it may not read.
+    pub hidden: Vec<Hidden>,
     /// Whether it is confined.
     pub confined: bool,
     /// Whether a cgroup counts its processes already.

@@ -13,6 +13,7 @@ fn job(argv: Vec<OsString>) -> Job {
         limits: Limits::default(),
         workspace: "/workspace".into(),
         readable: vec![],
+        hidden: vec![],
         confined: true,
         counted: false,
     }

@@ -50,6 +50,7 @@ fn with(helper: Helper, home: &Path) -> Leash {
         helper,
         workspace: home.join("workspace"),
         readable: vec![],
+        hidden: Vec::new(),
         allow_unconfined: true,
     })
 }

@@ -116,6 +116,18 @@ pub(super) const ALL: &[Attempt] = &[
         let arguments = [brain_text(&brain).into(), "user.note".into(), "full".into(), 4.into(), 0.into()];
         raw::call(libc::SYS_setxattr, &arguments)
     }),
+    attempt("hidden-read", "read a file of the catalog that may hold keys", By::Files, |target| {
+        read(&target.path("hidden")?)
+    }),
+    attempt(
+        "hidden-link",
+        "link a file of the catalog that may hold keys into the workspace",
+        By::Files,
+        |target| {
+            fs::hard_link(target.path("hidden")?, "hidden")?;
+            read(Path::new("hidden"))
+        },
+    ),
     attempt("outside-write", "write a file outside of the workspace", By::Files, |target| {
         fs::write(target.path("outside")?.join("written"), "here")?;
         Ok("written".into())

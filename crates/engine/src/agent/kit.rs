@@ -1,6 +1,7 @@
 //! What the catalog gives a turn to work with. A turn keeps what it began with; another kit takes its place for the
 //! turns after it.
 
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::assets::Assets;
@@ -19,10 +20,28 @@ pub(crate) struct Kit {
     pub(crate) toolbox: Toolbox,
 }
 
+/// The folders that programs may be run from, but for those that would open what programs must not reach: the brain
+/// beside the workspace.
+fn executable(folders: &[PathBuf], workspace: &Path) -> Vec<PathBuf> {
+    let data = workspace.parent().unwrap_or(workspace);
+    let (open, closed): (Vec<&PathBuf>, Vec<&PathBuf>) =
+        folders.iter().partition(|folder| !data.starts_with(folder) && !folder.starts_with(data));
+    for folder in closed {
+        tracing::warn!(
+            folder = %folder.display(),
+            "Programs are not run from a folder of permissions.json: the engine's data lies in it, or it in them."
+        );
+    }
+    open.into_iter().cloned().collect()
+}
+
 impl Kit {
     /// What the catalog of `setup` gives.
     pub(crate) fn of(setup: &Setup) -> Self {
         let catalog = &setup.catalog;
+        if let Some(leash) = &setup.leash {
+            leash.set_executable(executable(&catalog.permissions.executable, &setup.workspace));
+        }
         Self {
             soul: catalog.soul.told(catalog, &setup.workspace),
             agents: catalog.agents.clone(),

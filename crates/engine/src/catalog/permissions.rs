@@ -1,7 +1,7 @@
 //! `permissions.json`: which tools may be used, and which of them may use the network.
 
 use std::fmt;
-use std::path::Path;
+use std::path::{Component, Path, PathBuf};
 
 use serde::Deserialize;
 use serde::de::{Deserializer, MapAccess, Visitor};
@@ -14,6 +14,8 @@ use crate::tools::{Permission, glob_matches};
 const MAX_FILE: u64 = 256 * 1024;
 /// The most rules, of each kind. Each is tried against each tool.
 const MAX_RULES: usize = 1_000;
+/// The most folders that programs may be run from.
+const MAX_FOLDERS: usize = 32;
 /// The longest glob, in bytes. Names of tools are far shorter.
 const MAX_GLOB: usize = 256;
 
@@ -26,6 +28,8 @@ pub struct Permissions {
     pub rules: Vec<(String, Permission)>,
     /// Globs for the names of the tools that may use the network.
     pub network: Vec<String>,
+    /// Folders whose programs may be run, and all of which may be read.
+    pub executable: Vec<PathBuf>,
     /// Whether the file could not be read. What it denies is then unknown, so nothing is allowed unasked.
     pub unreadable: bool,
 }
@@ -71,6 +75,8 @@ struct Written {
     tools: InOrder,
     #[serde(default)]
     network: Vec<Value>,
+    #[serde(default)]
+    executable: Vec<Value>,
     #[serde(flatten)]
     unknown: InOrder,
 }
@@ -103,6 +109,13 @@ impl<'de> Deserialize<'de> for InOrder {
     }
 }
 
+/// Whether a path names one folder wherever it is read, and not all there is.
+fn is_whole(folder: &Path) -> bool {
+    let mut parts = folder.components();
+    let is_name = |part| matches!(part, Component::Normal(_));
+    parts.next() == Some(Component::RootDir) && parts.clone().next().is_some() && parts.all(is_name)
+}
+
 fn parse(text: &str, warnings: &mut Vec<String>) -> Result<Permissions, String> {
     let written: Written = serde_json::from_str(text).map_err(|error| error.to_string())?;
     let rules = written.tools.0.len().max(written.network.len());
@@ -111,7 +124,9 @@ fn parse(text: &str, warnings: &mut Vec<String>) -> Result<Permissions, String> 
     }
     let mut warn = |warning: String| warnings.push(format!("permissions.json: {warning}"));
     for (field, _) in &written.unknown.0 {
-        warn(format!("there is no field `{field}`: there are `default`, `tools` and `network`"));
+        warn(format!(
+            "there is no field `{field}`: there are `default`, `tools`, `network` and `executable`"
+        ));
     }
     let mut permission = |place: &str, value: &Value| {
         value.as_str().and_then(Permission::from_name).unwrap_or_else(|| {
@@ -134,7 +149,15 @@ fn parse(text: &str, warnings: &mut Vec<String>) -> Result<Permissions, String> 
             None => warn("an entry of `network` is not the name of a tool; it is left out".into()),
         }
     }
-    Ok(Permissions { default, rules, network, unreadable: false })
+    let mut executable = Vec::new();
+    for value in &written.executable {
+        match value.as_str().map(PathBuf::from).filter(|folder| is_whole(folder)) {
+            Some(folder) => executable.push(folder),
+            None => warn("an entry of `executable` is not the whole path of a folder; it is left out".into()),
+        }
+    }
+    executable.truncate(MAX_FOLDERS);
+    Ok(Permissions { default, rules, network, executable, unreadable: false })
 }
 
 #[cfg(test)]

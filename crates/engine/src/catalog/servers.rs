@@ -14,7 +14,8 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 use service::env::{Env, lifetime};
 
-use super::{is_gone, text_of, tools::told};
+use super::tools::{in_catalog, told};
+use super::{is_gone, text_of};
 
 /// The most bytes of the file.
 const MAX_FILE: u64 = 256 * 1024;
@@ -153,7 +154,7 @@ impl ServerSpec {
     }
 }
 
-/// The engine's environment, which `mcp.json` may name.
+/// The engine's environment, which `mcp.json` and `tools/*.json` may name.
 #[derive(Clone, Default)]
 pub struct Environment(Arc<BTreeMap<String, String>>);
 
@@ -241,7 +242,7 @@ pub(super) fn read(
     }
     let mut servers = Vec::new();
     for (name, entry) in written {
-        match server(&name, entry, environment) {
+        match server(&name, entry, environment, file.parent().unwrap_or(Path::new("."))) {
             Ok(server) => servers.push(Arc::new(server)),
             Err(reason) => {
                 let last_good = before.iter().find(|server| server.name == name).cloned();
@@ -258,7 +259,7 @@ pub(super) fn read(
     servers
 }
 
-fn server(name: &str, entry: Value, environment: &Environment) -> Result<ServerSpec, String> {
+fn server(name: &str, entry: Value, environment: &Environment, catalog: &Path) -> Result<ServerSpec, String> {
     if !is_server_name(name) {
         return Err(format!(
             "its name must be 1 to {MAX_NAME} of A-Z, a-z, 0-9, `_` and `-`, without two `_` side by side or one at the end"
@@ -280,7 +281,7 @@ fn server(name: &str, entry: Value, environment: &Environment) -> Result<ServerS
         )?,
     };
     let (auth, trust_annotations) = (auth(&written, environment)?, written.trust_annotations);
-    let transport = transport(written, environment)?;
+    let transport = transport(written, environment, catalog)?;
     match (&transport, &auth) {
         (Transport::Stdio { .. }, Auth::OAuth { .. }) => {
             return Err("a program cannot have `auth` \"oauth\": give it what it needs in `env`".into());
@@ -345,7 +346,7 @@ fn client(written: &Written, environment: &Environment) -> Result<Option<OAuthCl
     Ok(Some(OAuthClient { id: expanded(id, environment)?, issuer: written.issuer.clone(), secret }))
 }
 
-fn transport(written: Written, environment: &Environment) -> Result<Transport, String> {
+fn transport(written: Written, environment: &Environment, catalog: &Path) -> Result<Transport, String> {
     let expanded = |text: &String| expanded(text, environment);
     match (written.kind.as_deref(), written.command, written.url) {
         (None | Some("stdio"), Some(command), None) => {
@@ -368,7 +369,8 @@ fn transport(written: Written, environment: &Environment) -> Result<Transport, S
                 Ok((name.clone(), Secret::new(value)))
             });
             let env = env.collect::<Result<_, _>>()?;
-            let command = command.into_iter().map(Secret::new).collect();
+            let whole = |part: String| in_catalog(&part, catalog).unwrap_or(part);
+            let command = command.into_iter().map(|part| Secret::new(whole(part))).collect();
             Ok(Transport::Stdio { command, env, network: written.network.unwrap_or(true) })
         }
         (None | Some("http" | "streamable-http" | "streamable_http" | "sse"), None, Some(url)) => {
@@ -403,7 +405,7 @@ fn header(name: &str, value: &str) -> Result<(HeaderName, HeaderValue), String> 
 }
 
 /// The text with what it names of the environment: `${NAME}`, and `${NAME:-default}` where NAME may be missing or empty.
-fn expanded(text: &str, Environment(environment): &Environment) -> Result<String, String> {
+pub(super) fn expanded(text: &str, Environment(environment): &Environment) -> Result<String, String> {
     let mut out = String::new();
     let mut rest = text;
     while let Some((before, after)) = rest.split_once("${") {

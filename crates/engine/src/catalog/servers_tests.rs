@@ -19,7 +19,7 @@ fn read_text(text: &str, before: &[Arc<ServerSpec>]) -> (Vec<Arc<ServerSpec>>, V
 }
 
 fn one(entry: Value) -> Result<ServerSpec, String> {
-    server("files", entry, &environment())
+    server("files", entry, &environment(), Path::new("/nowhere"))
 }
 
 #[test]
@@ -89,7 +89,10 @@ fn what_is_wrong_is_named_and_holds_no_value() {
         assert!(!refusal.contains("t0p"), "{refusal}");
     }
     for name in ["", "a__b", "a.b", "a_", &"a".repeat(33)] {
-        assert!(server(name, json!({"command": "x"}), &environment()).is_err(), "{name}");
+        assert!(
+            server(name, json!({"command": "x"}), &environment(), Path::new("/nowhere")).is_err(),
+            "{name}"
+        );
     }
 }
 
@@ -113,4 +116,17 @@ fn a_faulty_server_keeps_its_last_good_version_and_stops_no_other() {
 
     let (unread, warnings) = read_text("{", &good);
     assert_eq!((unread, warnings.len()), (good, 1));
+}
+
+#[test]
+fn paths_of_the_catalogs_own_files_are_absolute() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::create_dir(folder.path().join("servers")).unwrap();
+    std::fs::write(folder.path().join("servers/own.py"), "").unwrap();
+    let entry = json!({"command": "python3", "args": ["servers/own.py", "servers/other.py", "own.py"]});
+    let spec = server("files", entry, &environment(), folder.path()).unwrap();
+    let Transport::Stdio { command, .. } = spec.transport else { panic!("it is a program") };
+    let own = folder.path().join("servers/own.py");
+    let expected = ["python3", own.to_str().unwrap(), "servers/other.py", "own.py"];
+    assert_eq!(command.iter().map(Secret::expose).collect::<Vec<_>>(), expected);
 }

@@ -1,12 +1,13 @@
 //! `tools/<name>.json`: tools that run a program, or ask a server.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use serde::Deserialize;
 use serde_json::{Value, json};
 
+use super::servers::{Environment, expanded};
 use super::{at_most, kept, paths_in, text_of};
 use crate::models::is_tool_name;
 use crate::tools::{BUILT_IN, HttpCall, Permission, Schema};
@@ -76,6 +77,7 @@ struct WrittenHttp {
 /// Reads all tools of the catalog in `catalog`, where `before` is what it held before.
 pub(super) fn read(
     catalog: &Path,
+    environment: &Environment,
     before: &[Arc<CatalogTool>],
     warnings: &mut Vec<String>,
 ) -> Vec<Arc<CatalogTool>> {
@@ -86,7 +88,7 @@ pub(super) fn read(
     let mut tools = Vec::new();
     for file in files {
         let name = file.file_stem().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-        match text_of(&file, MAX_FILE).and_then(|text| parse(&name, &text, catalog)) {
+        match text_of(&file, MAX_FILE).and_then(|text| parse(&name, &text, catalog, environment)) {
             Ok(tool) => tools.push(Arc::new(tool)),
             Err(reason) => {
                 let (last_good, outcome) = kept(&file, before, |tool| tool.name == name);
@@ -98,7 +100,7 @@ pub(super) fn read(
     tools
 }
 
-fn parse(name: &str, text: &str, catalog: &Path) -> Result<CatalogTool, String> {
+fn parse(name: &str, text: &str, catalog: &Path, environment: &Environment) -> Result<CatalogTool, String> {
     // The text may hold secrets, and what serde says of a value may repeat it: only the place is told.
     let written: Written = serde_json::from_str(text).map_err(|error| told(&error))?;
     if !is_tool_name(name) {
@@ -123,7 +125,7 @@ fn parse(name: &str, text: &str, catalog: &Path) -> Result<CatalogTool, String> 
     };
     let runs = match (written.command, written.http) {
         (Some(command), None) => Runs::Command(resolved(command, catalog)?),
-        (None, Some(http)) => Runs::Http(http_call(&http)?),
+        (None, Some(http)) => Runs::Http(http_call(&http, environment)?),
         _ => return Err("it must have either a `command` or an `http`".into()),
     };
     Ok(CatalogTool {
@@ -169,24 +171,30 @@ fn resolved(command: Vec<String>, catalog: &Path) -> Result<Vec<String>, String>
     if program.is_empty() || command.len() > MAX_PARTS || command.iter().any(|part| part.contains('\0')) {
         return Err(format!("its `command` must be a program and its arguments, at most {MAX_PARTS} in all"));
     }
-    let in_catalog = |part: &String| {
-        let path = PathBuf::from(part);
-        let named = path.is_relative() && part.contains('/');
-        Some(catalog.join(path)).filter(|path| named && path.is_file())
-    };
     // A bare name is looked for on the `PATH`.
-    if program.contains('/') && !program.starts_with('/') && in_catalog(program).is_none() {
+    if program.contains('/') && !program.starts_with('/') && in_catalog(program, catalog).is_none() {
         return Err(format!("there is no file `{program}` in the catalog"));
     }
-    let full = |part: String| in_catalog(&part).map_or(part, |path| path.to_string_lossy().into_owned());
-    Ok(command.into_iter().map(full).collect())
+    Ok(command.into_iter().map(|part| in_catalog(&part, catalog).unwrap_or(part)).collect())
 }
 
-fn http_call(written: &WrittenHttp) -> Result<HttpCall, String> {
+/// The whole path of a part of a command that names a file of the catalog.
+pub(super) fn in_catalog(part: &str, catalog: &Path) -> Option<String> {
+    let path = Path::new(part);
+    let named = path.is_relative() && part.contains('/');
+    let path = Some(catalog.join(path)).filter(|path| named && path.is_file())?;
+    Some(path.to_string_lossy().into_owned())
+}
+
+fn http_call(written: &WrittenHttp, environment: &Environment) -> Result<HttpCall, String> {
     if written.headers.len() > MAX_HEADERS {
         return Err(format!("it has over {MAX_HEADERS} `headers`"));
     }
-    HttpCall::parse(written.method.as_deref().unwrap_or("POST"), &written.url, &written.headers)
+    let headers =
+        written.headers.iter().map(|(name, value)| Ok((name.clone(), expanded(value, environment)?)));
+    let headers: BTreeMap<String, String> = headers.collect::<Result<_, String>>()?;
+    let url = expanded(&written.url, environment)?;
+    HttpCall::parse(written.method.as_deref().unwrap_or("POST"), &url, &headers)
 }
 
 #[cfg(test)]

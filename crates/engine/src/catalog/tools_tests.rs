@@ -4,6 +4,13 @@ use proptest::prelude::*;
 
 use super::*;
 
+fn environment() -> Environment {
+    Environment::of(&std::collections::BTreeMap::from([
+        ("API_HOST".to_owned(), "api.example.com".to_owned()),
+        ("API_KEY".to_owned(), "k-1".to_owned()),
+    ]))
+}
+
 fn catalog(tools: &[(&str, &str)]) -> (Vec<Arc<CatalogTool>>, Vec<String>) {
     let folder = tempfile::tempdir().unwrap();
     std::fs::create_dir_all(folder.path().join("tools/bin")).unwrap();
@@ -12,7 +19,7 @@ fn catalog(tools: &[(&str, &str)]) -> (Vec<Arc<CatalogTool>>, Vec<String>) {
         std::fs::write(folder.path().join("tools").join(name), text).unwrap();
     }
     let mut warnings = Vec::new();
-    let tools = read(folder.path(), &[], &mut warnings);
+    let tools = read(folder.path(), &environment(), &[], &mut warnings);
     for tool in &tools {
         if let Runs::Command(command) = &tool.runs {
             for part in command.iter().filter(|part| part.contains("run.py")) {
@@ -120,7 +127,7 @@ fn what_is_no_file_is_not_waited_for() {
     let mode = rustix::fs::Mode::from_raw_mode(0o600);
     rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, mode, 0).unwrap();
     let mut warnings = Vec::new();
-    assert!(read(folder.path(), &[], &mut warnings).is_empty());
+    assert!(read(folder.path(), &environment(), &[], &mut warnings).is_empty());
     let expected = ["folder", "pipe"]
         .map(|name| format!("tools/{name}.json: it cannot be read: it is not a file; it is left out"));
     assert_eq!(warnings, expected);
@@ -129,7 +136,7 @@ fn what_is_no_file_is_not_waited_for() {
 proptest! {
     #[test]
     fn any_text_is_a_tool_or_a_reason(text in r#"[\[\]{}":,a-z0 \\]{0,80}"#) {
-        let _ = parse("a", &text, Path::new("/nowhere"));
+        let _ = parse("a", &text, Path::new("/nowhere"), &Environment::default());
     }
 
     #[test]
@@ -146,11 +153,34 @@ proptest! {
         } else {
             written["command"] = json!(command);
         }
-        if let Ok(tool) = parse("a", &written.to_string(), Path::new("/nowhere")) {
+        if let Ok(tool) = parse("a", &written.to_string(), Path::new("/nowhere"), &Environment::default()) {
             prop_assert!(!tool.description.is_empty());
             if let Runs::Command(command) = tool.runs {
                 prop_assert!(command.iter().all(|part| !part.contains('\0')));
             }
         }
     }
+}
+
+#[test]
+fn variables_of_the_environment_are_put_into_addresses_and_headers_as_in_mcp_json() {
+    let tool = |url: &str, header: &str| {
+        let http = json!({"url": url, "headers": {"authorization": header}});
+        parse(
+            "a",
+            &json!({"description": "A.", "http": http}).to_string(),
+            Path::new("/nowhere"),
+            &environment(),
+        )
+    };
+    let Runs::Http(call) = tool("https://${API_HOST}/v1", "Bearer ${API_KEY}").unwrap().runs else {
+        panic!()
+    };
+    let expected = BTreeMap::from([("authorization".to_owned(), "Bearer k-1".to_owned())]);
+    assert_eq!(call, HttpCall::parse("POST", "https://api.example.com/v1", &expected).unwrap());
+    let Runs::Http(call) = tool("https://${NOWHERE:-localhost}/", "x").unwrap().runs else { panic!() };
+    let expected = BTreeMap::from([("authorization".to_owned(), "x".to_owned())]);
+    assert_eq!(call, HttpCall::parse("POST", "https://localhost/", &expected).unwrap());
+    let refused = tool("https://localhost/", "Bearer ${OTHER_KEY}").unwrap_err();
+    assert!(refused.contains("OTHER_KEY"), "{refused}");
 }

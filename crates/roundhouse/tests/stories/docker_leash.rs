@@ -172,8 +172,13 @@ impl Scene {
             ["/catalog/breakout", "attempt", attempt.name, "brain=/data/brain.sqlite", "outside=/data"];
         let more = ["other=/data/diary", "daemon=/data/daemon.sock", "log=/data/log.sock"];
         // The engine itself is the server.
-        let ports =
-            ["abstract=roundhouse-daemon", "port=8000", "port6=8000", "set_user_id=/catalog/set_user_id"];
+        let ports = [
+            "hidden=/catalog/tools/online.json",
+            "abstract=roundhouse-daemon",
+            "port=8000",
+            "port6=8000",
+            "set_user_id=/catalog/set_user_id",
+        ];
         let fixed = words.into_iter().chain(more).chain(ports).map(str::to_owned);
         let taken = TAKEN.map(str::to_owned);
         fixed.chain([format!("victim={victim}"), format!("address={address}")]).chain(taken).collect()

@@ -1,6 +1,7 @@
 //! Story 42 (lesson e09): what the agent runs reaches what it was given, and ends with its engine.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -9,7 +10,8 @@ use rustix::process::Signal;
 use serde_json::json;
 
 use crate::support::calls::message;
-use crate::support::programs::{CLINGERS, CLINGING, call, done, results, shell};
+use crate::support::http::ask;
+use crate::support::programs::{CLINGERS, CLINGING, call, done, results, shell, write_into};
 use crate::support::turn::{cancelled, completed};
 use crate::support::{Engine, EventStream, Fleet, LoneEngine, Rig, eventually, has, processes, skip};
 
@@ -351,4 +353,56 @@ async fn saying_that_they_may_run_unconfined_confines_no_less_where_that_is_poss
     assert_eq!(confinement(&engine).await, plain);
     let said = says(&engine, "cat ../brain.sqlite").await;
     assert!(!said.contains("SQLite format"), "{said}");
+}
+
+#[tokio::test]
+async fn files_with_keys_are_read_by_no_program_and_a_tools_own_program_runs() {
+    let tool = r#"{"description": "Says hello.", "command": ["/bin/sh", "tools/hello.sh"]}"#;
+    let files = |place: LoneEngine| {
+        place
+            .allowing_all()
+            .with_file("tools/hello.sh", "cat \"$(dirname \"$0\")/greeting.txt\"")
+            .with_file("tools/greeting.txt", "hello from the catalog")
+            .with_file("tools/hello.json", tool)
+            .with_file("mcp.json", r#"{"mcpServers": {}}"#)
+    };
+    let rig = Rig::of("anthropic", [], files).await;
+    if !is_confined(&rig.engine).await {
+        return;
+    }
+    assert!(rig.engine.tool_gives("hello", json!({})).await.contains("hello from the catalog"));
+    let catalog = &rig.place.variables["CATALOG_DIR"];
+    for file in ["mcp.json", "tools/hello.json"] {
+        let command = format!(
+            "cat {catalog}/{file}; ln -s {catalog}/{file} link; cat link; rm link; cat {catalog}/tools/hello.sh"
+        );
+        let said = rig.engine.tool_gives("shell", json!({"command": command})).await;
+        assert_eq!(said.matches("Permission denied").count(), 2, "{said}");
+        assert!(said.contains("dirname") && !said.contains("mcpServers"), "{said}");
+    }
+}
+
+#[tokio::test]
+async fn programs_run_from_folders_that_the_catalog_names() {
+    let folder = tempfile::tempdir().unwrap();
+    let program = folder.path().join("hello");
+    fs::write(&program, "#!/bin/sh\necho hello from elsewhere").unwrap();
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+    let tool = json!({"description": "Says hello.", "command": [program]}).to_string();
+    let rig =
+        Rig::of("anthropic", [], |place| place.allowing_all().with_file("tools/hello.json", &tool)).await;
+    if !is_confined(&rig.engine).await {
+        return;
+    }
+    let refused = rig.engine.tool("hello", json!({})).await.body.to_string();
+    assert!(refused.contains("programs can be run that lie") && refused.contains("/usr"), "{refused}");
+    let data = rig.place.home.path();
+    let permissions = json!({"default": "allow", "executable": [folder.path(), data, "relative", "/"]});
+    write_into(Path::new(&rig.place.variables["CATALOG_DIR"]), "permissions.json", &permissions.to_string());
+    let reloaded = ask(rig.engine.request(Method::POST, "/admin/reload-catalog")).await.body;
+    assert_eq!(reloaded["warnings"].as_array().unwrap().len(), 2, "{reloaded}");
+    assert!(rig.engine.tool_gives("hello", json!({})).await.contains("hello from elsewhere"));
+    let command = json!({"command": format!("cat {}", rig.place.brain().display())});
+    let said = rig.engine.tool("shell", command).await.body.to_string();
+    assert!(said.contains("Permission denied"), "the engine's data are not opened: {said}");
 }
