@@ -12,6 +12,8 @@ use serde::de::{Deserialize, DeserializeOwned, Deserializer, MapAccess, SeqAcces
 use serde_json::value::RawValue;
 use sha2::{Digest as _, Sha256};
 
+use service::clock::{Clock as _, SystemClock};
+
 use super::records::{
     BatchRecord, Bytes, EpisodeRecord, EventRecord, FeedbackRecord, KnowledgeRecord, LessonRecord,
     MediaRecord, Recalled, Said, SkillRecord, StepRecord, Task, Trajectory, Turn,
@@ -24,8 +26,9 @@ use crate::brain::{Opinion, json, taking_in};
 const MAX_NAME: usize = 128;
 /// The longest content of an episode: it is what was said in short.
 const MAX_EPISODE: usize = 16 * 1024;
-/// The last millisecond of the year 9999.
-const MAX_TS: i64 = 253_402_300_799_999;
+/// How far ahead of this machine's clock the clock of another one may have been, in milliseconds: a task goes on from its
+/// newest event, and what comes of that must be taken in again.
+const MAX_AHEAD: i64 = 366 * 24 * 60 * 60 * 1000;
 
 /// A record as it is kept.
 pub(super) trait Record: DeserializeOwned {
@@ -252,7 +255,8 @@ fn ms(at: Timestamp) -> i64 {
 
 fn is_ts(field: &str, ts: i64) -> Result<(), StagingError> {
     let must = "must be a time in Unix milliseconds";
-    if (0..=MAX_TS).contains(&ts) { Ok(()) } else { Err(faulty(field, must)) }
+    let latest = SystemClock::new().now().unix_ms().saturating_add(MAX_AHEAD);
+    if (0..=latest).contains(&ts) { Ok(()) } else { Err(faulty(field, must)) }
 }
 
 fn is_name(field: &str, name: &str) -> Result<(), StagingError> {

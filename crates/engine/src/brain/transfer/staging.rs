@@ -199,8 +199,20 @@ impl Staging {
         record.keep(n, self)
     }
 
+    /// Takes what says of itself that the user taught it for data, where the document does not hold what it was taught
+    /// by: turns are told of it as the user's own word.
+    fn distrust_unfounded(&self) -> Result<(), rusqlite::Error> {
+        self.connection.execute_batch(
+            "UPDATE knowledge SET source = 'tool' WHERE
+                 source = 'feedback'
+                 AND NOT EXISTS (SELECT 1 FROM feedback WHERE said ->> '$.record' = knowledge.id)
+                 OR source = 'learned' AND NOT EXISTS (SELECT 1 FROM lessons WHERE lessons.id = knowledge.id)",
+        )
+    }
+
     /// Checks what must hold between the records, all of which were taken.
     pub(super) fn checked(self) -> Result<Staged, StagingError> {
+        self.distrust_unfounded()?;
         // Whose steps they are comes first: what else is wrong with them follows from that.
         let (of_turns, others) = RULES.split_at(2);
         of_turns.iter().try_for_each(|rule| self.check(rule))?;
