@@ -15,6 +15,8 @@ const TURNS_AT_ONCE: u32 = 50;
 const TAKEN_IN_AT_ONCE: usize = 20;
 /// How long to leave the writer to others in between.
 const PAUSE: Duration = Duration::from_millis(200);
+/// How long to wait at least where nothing is due.
+const SHORTEST: Duration = Duration::from_secs(1);
 /// How often to look at least. This is the only thing that an idle engine does.
 const LONGEST: Duration = Duration::from_hours(1);
 
@@ -53,7 +55,8 @@ async fn see_to(brain: &Brain, means: &Means) -> Result<Duration, String> {
         }
     }
     let Some(ended_at) = brain.first_unfolded().map_err(|error| error.to_string())? else {
-        return Ok(LONGEST);
+        // What ends from now on is due that much later.
+        return Ok(means.replay_ttl.clamp(SHORTEST, LONGEST));
     };
     let ttl = i64::try_from(means.replay_ttl.as_millis()).unwrap_or(i64::MAX);
     let before = means.clock.now().unix_ms().saturating_sub(ttl);
