@@ -207,6 +207,8 @@ impl Place<'_> {
         if let Some(mode) = mode {
             rustix::fs::fchmod(&file, mode)?;
         }
+        // The journal will say that it was written: after a power loss it must not be empty.
+        file.sync_all()?;
         Ok(rustix::fs::renameat(&self.folder, temporary, &self.folder, self.name)?)
     }
 
