@@ -63,6 +63,11 @@ pub enum AgentError {
     /// The workspace could not be read.
     #[error("the workspace could not be read")]
     Workspace(#[from] std::io::Error),
+    /// The turn's journal cannot be read just now.
+    #[error(
+        "the turn cannot be read from the brain just now; it is tried again every few seconds: ask again"
+    )]
+    NotReadable,
     /// Too much is held in memory.
     #[error(transparent)]
     NoMemory(#[from] NoMemory),

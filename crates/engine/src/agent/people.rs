@@ -209,7 +209,13 @@ impl Resting {
         self.life.registration.work();
         let mut run = match self.life.load().await {
             Ok(run) => run,
-            Err(stranded) => return State::Stranded(stranded),
+            Err(stranded) => {
+                // It still waits, and can be answered once it can be read.
+                if let Some(command) = command {
+                    command.refuse_with(|| AgentError::NotReadable);
+                }
+                return State::Stranded(stranded);
+            }
         };
         match command {
             None => run.expire().await,

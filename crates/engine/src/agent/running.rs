@@ -38,13 +38,17 @@ pub(super) enum Command {
 impl Command {
     /// The turn cannot do it: the brain cannot be written.
     pub(super) fn refuse(self) {
-        let unwritable =
-            || AgentError::Write(WriteError { reason: "it could not be, and is being tried".into() });
+        let reason: Arc<str> = "it could not be, and is being tried".into();
+        self.refuse_with(|| AgentError::Write(WriteError { reason: Arc::clone(&reason) }));
+    }
+
+    /// The turn cannot do it, for this reason.
+    pub(super) fn refuse_with(self, error: impl FnOnce() -> AgentError) {
         // Who asked may have gone.
         match self {
-            Self::Cancel(reply) => drop(reply.send(Err(unwritable()))),
-            Self::Steer(_, reply) => drop(reply.send(Err(unwritable()))),
-            Self::Respond(_, reply, _) => drop(reply.send(Err(unwritable()))),
+            Self::Cancel(reply) => drop(reply.send(Err(error()))),
+            Self::Steer(_, reply) => drop(reply.send(Err(error()))),
+            Self::Respond(_, reply, _) => drop(reply.send(Err(error()))),
         }
     }
 }

@@ -22,6 +22,7 @@ impl From<AgentError> for ApiError {
             | AgentError::TooManyCalls
             | AgentError::TooManyTransfers
             | AgentError::TooMuchWaiting
+            | AgentError::NotReadable
             | AgentError::NoMemory(_) => {
                 return Self::new(ErrorCode::Overloaded, error.to_string()).retry_after(1);
             }

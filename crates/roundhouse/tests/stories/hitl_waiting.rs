@@ -11,7 +11,7 @@ use crate::support::form::HITL_REQUEST;
 use crate::support::http::ask;
 use crate::support::model::{Act as _, question, write};
 use crate::support::turn::{assert_whole, completed, errored, of_kind, phases};
-use crate::support::{Event, LoneEngine, Rig, assert_fields};
+use crate::support::{Event, LoneEngine, Rig, assert_fields, eventually};
 
 /// The request of an event as the list of those pending must show it.
 fn entry(request: &Event) -> Value {
@@ -234,4 +234,28 @@ async fn only_who_has_the_key_sees_and_answers() {
     let get = rig.engine.request(Method::GET, "/hitl/respond");
     ask(get).await.refused(405, "METHOD_NOT_ALLOWED");
     goes_on(&rig, &seen, &request).await;
+}
+
+#[tokio::test]
+async fn an_answer_to_a_turn_that_cannot_be_read_just_now_is_asked_for_again() {
+    let rig = Rig::new([question("Which colour?"), Reply::of_text("Green, then.")]).await;
+    let (stream, _) = rig.engine.until_asked(&message("task", "Paint it.")).await;
+    let brain = rusqlite::Connection::open(rig.place.brain()).unwrap();
+    brain
+        .execute_batch("CREATE TABLE kept AS SELECT step, body FROM steps; UPDATE steps SET body = 'torn'")
+        .unwrap();
+    let answer = rig.engine.respond("task", "Green.").await;
+    assert!(answer.headers.contains_key("retry-after"), "{answer:?}");
+    answer.refused(503, "OVERLOADED");
+    assert_eq!(rig.engine.pending().await.len(), 1, "it still waits");
+    brain
+        .execute_batch(
+            "UPDATE steps SET body = (SELECT body FROM kept WHERE kept.step = steps.step); DROP TABLE kept",
+        )
+        .unwrap();
+    eventually("the answer is taken", async || {
+        (rig.engine.respond("task", "Green.").await.status == 200).then_some(())
+    })
+    .await;
+    completed(&stream.rest().await);
 }
