@@ -335,6 +335,13 @@ pub struct TaskMemory {
     pub memory: BTreeMap<String, Value>,
 }
 
+/// Body of `PUT /tasks/{task_id}/memory/{key}`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct SetMemory {
+    /// The value, in the place of what was there: any JSON value but null.
+    pub value: Value,
+}
+
 /// A message of a task.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct TaskMessage {

@@ -234,7 +234,7 @@ impl Agent {
             // The caller may have hung up.
             let _ = told.send(outcome);
             if let Some((life, thread)) = life {
-                until(stopped, life.begin(thread)).await;
+                until(stopped, Box::pin(life.begin(thread))).await;
             }
         };
         // What the turn logs names the request that began it.

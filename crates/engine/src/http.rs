@@ -107,6 +107,8 @@ handlers! {
     tasks::list,
     tasks::read,
     tasks::memory,
+    tasks::set_memory,
+    tasks::delete_memory,
     tasks::delete,
     hitl::respond,
     hitl::pending,

@@ -230,6 +230,11 @@ impl Content {
         }
     }
 
+    /// Whether it is a document, which somebody else may have written.
+    pub(crate) fn is_document(&self) -> bool {
+        matches!(self, Self::Media(media) if media.kind == MediaKind::Document)
+    }
+
     /// The text of `contents`: what is a text, joined by empty lines.
     pub fn text_of(contents: &[Self]) -> String {
         let texts = contents.iter().filter_map(|content| match content {

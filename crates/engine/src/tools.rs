@@ -57,7 +57,7 @@ pub(crate) use schema::Schema;
 pub(crate) use spill::Outputs;
 pub use web::Allowed;
 pub(crate) use web::{chain, read_body, special};
-pub(crate) use working_memory::NAME as WORKING_MEMORY_SET;
+pub(crate) use working_memory::{NAME as WORKING_MEMORY_SET, check_memory};
 
 /// The names of the built-in tools, whether they are offered or not: no other tool may have one of them.
 pub(crate) const BUILT_IN: [&str; 15] = [

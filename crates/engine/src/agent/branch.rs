@@ -23,6 +23,8 @@ pub(crate) struct Branch {
     listed: Vec<MessageId>,
     /// What was written to working memory, each with how many messages there were then.
     written: Vec<(usize, MemoryWrite)>,
+    /// What was written to it between turns, and no turn was told of yet.
+    noted: Vec<(usize, MemoryWrite)>,
     /// What changes what is sent, oldest first.
     rewrites: Vec<Rewrite>,
     /// What is sent, where that is not the messages themselves.
@@ -72,6 +74,8 @@ struct Stored {
     places: Vec<Place>,
     listed: Vec<MessageId>,
     written: Vec<(usize, MemoryWrite)>,
+    #[serde(default)]
+    noted: Vec<(usize, MemoryWrite)>,
     rewrites: Vec<Rewrite>,
     measured: Option<(usize, u64)>,
 }
@@ -222,10 +226,7 @@ impl Branch {
             Base::Edit { message_id } | Base::Retry { message_id } if self.hidden.count > 0 => {
                 let at = self.places.iter().position(|place| place.message_id() == Some(message_id));
                 // Of an answer that is given anew the question must be there too.
-                let has_question = match base {
-                    Base::Retry { .. } => self.answered_by_retry(message_id).is_ok(),
-                    Base::End | Base::Edit { .. } => true,
-                };
+                let has_question = !base.is_retry() || self.answered_by_retry(message_id).is_ok();
                 has_question && at.is_some_and(|at| at >= self.hidden.floor)
             }
             Base::End | Base::Edit { .. } | Base::Retry { .. } => true,
@@ -248,6 +249,7 @@ impl Branch {
             places: self.places.get(self.hidden.count..).unwrap_or_default().to_vec(),
             listed: self.listed.clone(),
             written: self.written.clone(),
+            noted: self.noted.clone(),
             rewrites: self.rewrites.clone(),
             measured: self.measured,
         })
@@ -255,7 +257,7 @@ impl Branch {
 
     /// The branch that a checkpoint holds.
     pub(super) fn from_checkpoint(checkpoint: &str) -> Result<Self, serde_json::Error> {
-        let Stored { hidden, held, messages, places, listed, written, rewrites, measured } =
+        let Stored { hidden, held, messages, places, listed, written, noted, rewrites, measured } =
             serde_json::from_str(checkpoint)?;
         let mut all = vec![HIDDEN; hidden.count];
         for (at, message) in held {
@@ -263,8 +265,17 @@ impl Branch {
         }
         all.extend(messages);
         let places = std::iter::repeat_n(Place::Results, hidden.count).chain(places).collect();
-        let mut branch =
-            Self { messages: all, places, listed, written, rewrites, measured, hidden, ..Self::default() };
+        let mut branch = Self {
+            messages: all,
+            places,
+            listed,
+            written,
+            noted,
+            rewrites,
+            measured,
+            hidden,
+            ..Self::default()
+        };
         branch.look();
         Ok(branch)
     }
@@ -273,13 +284,21 @@ impl Branch {
     pub(super) fn rewritten(&self, kind: RewriteKind) -> Vec<Message> {
         let mut rewrites = self.rewrites.clone();
         rewrites.push(Rewrite { made_at: self.messages.len(), kind });
-        view(&self.messages, &rewrites, &self.written)
+        self.view_with(&rewrites)
+    }
+
+    /// What is sent with these rewrites.
+    fn view_with(&self, rewrites: &[Rewrite]) -> Vec<Message> {
+        let by_then = rewrite::last_compaction(rewrites).map_or(0, |(made_at, _)| made_at);
+        let said = self.messages.get(..by_then.min(self.messages.len())).unwrap_or_default();
+        let from_tools = self.hidden.is_foreign || provenance::source(said) == Source::Tool;
+        view(&self.messages, rewrites, &self.written, from_tools)
     }
 
     /// Makes anew what is sent, of messages that have changed.
     pub(super) fn look(&mut self) {
         let rewritten = !self.rewrites.is_empty() && self.keeps != Keeps::Order;
-        self.view = rewritten.then(|| view(&self.messages, &self.rewrites, &self.written));
+        self.view = rewritten.then(|| self.view_with(&self.rewrites));
     }
 
     /// All messages that are listed, in the order in which the model was told them, and whether each is in force.
@@ -294,6 +313,9 @@ impl Branch {
         let message = if self.keeps == Keeps::Order { emptied(&message) } else { message };
         if let Some(view) = &mut self.view {
             view.push(message.clone());
+        }
+        if matches!(place, Place::Opening { .. }) {
+            self.told_of_notes();
         }
         self.messages.push(message);
         self.places.push(place);
@@ -332,12 +354,34 @@ impl Branch {
         self.written.push((self.messages.len(), write));
     }
 
+    /// Working memory was written between two turns.
+    pub(super) fn noted(&mut self, write: MemoryWrite) {
+        self.noted.push((self.messages.len(), write.clone()));
+        self.wrote(write);
+    }
+
+    /// What the next turn is to be told of that.
+    pub(super) fn notes(&self) -> Option<String> {
+        let lines = self.noted.iter().map(|(_, MemoryWrite { key, value })| match value {
+            serde_json::Value::Null => format!("\n- {key} was taken out"),
+            value => format!("\n- {key}: {value}"),
+        });
+        let lines: String = lines.collect();
+        (!lines.is_empty()).then(|| format!("[Working memory was changed between the messages:]{lines}"))
+    }
+
+    /// A turn was told of it.
+    pub(super) fn told_of_notes(&mut self) {
+        self.noted.clear();
+    }
+
     /// Goes back to where a turn goes on from. A message that is not there changes nothing.
     pub(crate) fn go_to(&mut self, base: Base) {
         let Ok(keep) = self.kept(base) else { return };
         self.messages.truncate(keep);
         self.places.truncate(keep);
         self.written.retain(|(at, _)| *at <= keep);
+        self.noted.retain(|(at, _)| *at <= keep);
         if keep < self.measured.map_or(0, |(at, _)| at) {
             self.measured = None;
         }

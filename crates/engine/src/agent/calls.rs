@@ -283,7 +283,7 @@ async fn run(open: OpenCall, tool: Arc<dyn Tool>, task: TaskRow, means: &Means) 
 }
 
 /// Why a value is not kept.
-fn no_room() -> String {
+pub(super) fn no_room() -> String {
     format!(
         "working memory holds at most {MAX_MEMORY} bytes in all, and there is no room for this: keep less, or take out what \
          is no longer needed by setting its key to null"

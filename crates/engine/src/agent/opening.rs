@@ -83,8 +83,12 @@ impl Opening {
         let skills = SkillsTold::look(brain, &life.kit, task, opened.base);
         opened.notes.extend(recalled.notes());
         opened.notes.extend(skills.note());
+        let before = before.or_read(brain, task);
+        if let Before::Read(branch) = &before {
+            opened.notes.extend(branch.notes());
+        }
         let record = recalled.tell(record(&life.recorder, request, &opened, cut));
-        (skills.tell(record), opened, before.or_read(brain, task))
+        (skills.tell(record), opened, before)
     }
 }
 

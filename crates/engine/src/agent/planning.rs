@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use contract::event::{Event, WorkingMemoryUpdate};
+use contract::memory::Source;
 use serde::{Deserialize, Deserializer, Serialize};
 
 use super::Kit;
@@ -18,6 +19,7 @@ use super::run::{Stopped, TurnRun};
 use crate::brain::steps::{MemoryWrite, Step};
 use crate::channel::Record;
 use crate::models::{Answer, Block, Content, Message, Request, Route, estimate};
+use crate::remembered::FROM_TOOLS;
 use crate::tools::{LOAD_SKILL, RUN_AGENT};
 
 /// Where working memory keeps the plan.
@@ -87,7 +89,9 @@ impl TurnRun {
         let write = MemoryWrite { key: KEY.into(), value: value.clone() };
         let event = Event::WorkingMemoryUpdate(WorkingMemoryUpdate { key: KEY.into(), value });
         let record = Record::new().memory(write.clone());
-        let step = Step::Planned { plan: Some(plan.told()), memory: vec![write] };
+        // The planner has read what the conversation says, and may repeat it.
+        let from_tools = self.thread.branch().source() == Source::Tool;
+        let step = Step::Planned { plan: Some(plan.told(from_tools)), memory: vec![write] };
         Ok(self.commit_all(record, vec![step], vec![event]).await?)
     }
 
@@ -169,7 +173,7 @@ impl Plan {
     }
 
     /// The plan, as the model is told it.
-    fn told(&self) -> String {
+    fn told(&self, from_tools: bool) -> String {
         let mut lines = Vec::new();
         if !self.skills.is_empty() {
             let skills: Vec<String> = self.skills.iter().map(|skill| format!("`{skill}`")).collect();
@@ -180,8 +184,13 @@ impl Plan {
         if let Some(agent) = &self.agent {
             lines.push(format!("The agent `{agent}` fits this: hand it the work with run_agent."));
         }
+        let of = if from_tools {
+            format!(" from a conversation some of which {FROM_TOOLS}: a suggestion, not the user's word")
+        } else {
+            String::new()
+        };
         format!(
-            "[A plan for this message, made beforehand; leave it where it does not fit.]\n{}",
+            "[A plan for this message, made beforehand{of}; leave it where it does not fit.]\n{}",
             lines.join("\n")
         )
     }
@@ -253,7 +262,8 @@ mod tests {
         // Nor told to load a skill that is not there, or one twice.
         let found = plan("{\"skills\": [\"draw\", \"fly\", \"draw\", \"count\"]}").unwrap();
         assert_eq!(found.skills, ["draw", "count"]);
-        assert!(found.told().ends_with("for load_skill: `draw`, `count`."), "{}", found.told());
+        assert!(found.told(false).ends_with("for load_skill: `draw`, `count`."), "{found:?}");
+        assert!(found.told(true).contains(FROM_TOOLS), "{found:?}");
         for nothing in [
             "",
             "No plan.",

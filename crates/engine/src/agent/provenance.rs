@@ -7,7 +7,8 @@ use crate::remembered::{self, FROM_TOOLS};
 use crate::sabotage::{self, Saboteur};
 
 /// Where an agent has from what it saves, once it has seen these messages. Nobody can tell what of it came from
-/// where, so whatever followed on a tool's result, or on something remembered that came from one, counts as a tool's.
+/// where, so whatever followed on a tool's result, on a document, or on something remembered that came from one, counts as
+/// a tool's.
 pub(super) fn source(messages: &[Message]) -> Source {
     if sabotage::by(Saboteur::RaiseTrust) {
         return Source::User;
@@ -19,7 +20,9 @@ fn is_foreign(message: &Message, messages: &[Message]) -> bool {
     match message {
         Message::User { content } => content.iter().any(|content| match content {
             Content::Note { text } => text.contains(FROM_TOOLS),
-            Content::Text { .. } | Content::Media(_) => false,
+            // Whoever wrote a document is not the user who attached it.
+            Content::Media(_) => content.is_document(),
+            Content::Text { .. } => false,
         }),
         Message::Assistant { .. } => false,
         Message::Results(replies) => {

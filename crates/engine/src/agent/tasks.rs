@@ -7,10 +7,13 @@ use contract::{GrantId, TaskId, TurnId};
 
 use serde_json::Value;
 
+use super::calls::no_room;
 use super::listing::Order;
-use super::{Agent, AgentError};
+use super::{Agent, AgentError, loading};
+use crate::brain::steps::{Base, MemoryWrite};
 use crate::brain::{Brain, TaskDeletion};
 use crate::memory_budget::MemoryUse;
+use crate::tools::check_memory;
 
 /// How many times as large as in the journal messages are in memory, with the answer that is made of them.
 const LISTED: usize = 3;
@@ -55,6 +58,42 @@ impl Agent {
     pub async fn working_memory(&self, task_id: &TaskId) -> Result<BTreeMap<String, Value>, AgentError> {
         let task = self.brain.task(task_id)?.ok_or(AgentError::UnknownTask)?;
         self.read(move |brain| brain.working_memory(task.row)).await
+    }
+
+    /// Writes to the working memory of a task between two turns; null takes a value out.
+    pub async fn set_working_memory(&self, task_id: &TaskId, write: MemoryWrite) -> Result<(), AgentError> {
+        check_memory(&write.key, &write.value).map_err(AgentError::Invalid)?;
+        let tasks_kept = self.transfers.keep_tasks().await?;
+        let recorder = {
+            let _turns = self.running.turns();
+            let channel = self.channels.existing(task_id)?.ok_or(AgentError::UnknownTask)?;
+            // As a turn takes it: no turn begins before this is on record.
+            channel.begin(TurnId::new()).map_err(|_| AgentError::Busy)?
+        };
+        let task = recorder.channel().task();
+        let branch = self.brain.blocking(move |brain| loading::load_ended(brain, task, Base::End)).await;
+        if !branch.ok_or(AgentError::Stopping)??.has_room_for(std::slice::from_ref(&write)) {
+            return Err(AgentError::Invalid(format!("`value`: {}", no_room())));
+        }
+        let (brain, at) = (self.brain.clone(), self.means.clock.now());
+        // Goes on by itself, also if the caller is gone.
+        let writing = self.turns.spawn(async move {
+            let noted = brain.write(move |rows| rows.note_memory(task, &write, at)).await;
+            drop(recorder);
+            drop(tasks_kept);
+            noted
+        });
+        let noted = writing.await.map_err(|_| AgentError::Stopping)??;
+        noted.then_some(()).ok_or(AgentError::UnknownTask)
+    }
+
+    /// Takes a value out of the working memory of a task.
+    pub async fn delete_working_memory(&self, task_id: &TaskId, key: String) -> Result<(), AgentError> {
+        if !self.working_memory(task_id).await?.contains_key(&key) {
+            let message = "working memory has no such key; GET /tasks/{task_id}/memory lists them";
+            return Err(AgentError::UnknownRecord(message.into()));
+        }
+        self.set_working_memory(task_id, MemoryWrite { key, value: Value::Null }).await
     }
 
     /// Deletes a task with all that only it had, and what was learned from it where that is to go too.

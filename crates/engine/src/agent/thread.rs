@@ -130,6 +130,7 @@ impl Thread {
             for note in &notes {
                 branch.add_to_last(note);
             }
+            branch.told_of_notes();
         } else {
             let text = Content::Text { text: message };
             let notes = notes.into_iter().map(|text| Content::Note { text });
@@ -251,6 +252,7 @@ impl Thread {
                     self.branch.wrote(write);
                 }
             }
+            Step::Noted { memory } => memory.into_iter().for_each(|write| self.branch.noted(write)),
             Step::Delegated { call_id, did } => self.delegated(call_id, *did, ts),
             Step::Steered { message_id, message } => {
                 self.steered.push((message_id, message));

@@ -184,6 +184,25 @@ impl Rows<'_> {
         )
     }
 
+    /// Writes to a task's working memory between two turns; whether the task has had one.
+    pub fn note_memory(
+        &self,
+        task: TaskRow,
+        write: &MemoryWrite,
+        at: Timestamp,
+    ) -> Result<bool, rusqlite::Error> {
+        let TaskRow(row) = task;
+        let body = json(&Step::Noted { memory: vec![write.clone()] })?;
+        let sql = "INSERT INTO steps (task, turn, at, ts, body)
+                   SELECT task, turn, ?2, COALESCE((SELECT MAX(ts) FROM events WHERE events.task = ?1), 0), ?3
+                   FROM turns WHERE task = ?1 ORDER BY turn DESC LIMIT 1";
+        let noted = self.transaction.prepare_cached(sql)?.execute(params![row, at.unix_ms(), body])? > 0;
+        if noted {
+            self.set_working_memory(task, write)?;
+        }
+        Ok(noted)
+    }
+
     /// The turn that was opened by the task's newest step was told what is remembered.
     pub fn insert_recalled(
         &self,

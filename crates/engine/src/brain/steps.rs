@@ -57,6 +57,11 @@ pub enum Step {
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         memory: Vec<MemoryWrite>,
     },
+    /// Working memory was written between two turns, by whoever holds the engine's key. The next turn is told.
+    Noted {
+        /// What was written.
+        memory: Vec<MemoryWrite>,
+    },
     /// A sub-agent that a call runs got on by a step of its own conversation.
     Delegated {
         /// The call.
@@ -131,6 +136,7 @@ impl Step {
             | Self::Steered { .. }
             | Self::Compacted(_)
             | Self::ReasoningDropped
+            | Self::Noted { .. }
             | Self::Unknown => false,
             Self::Delegated { did, .. } => did.moves_on(),
             _ => true,

@@ -12,7 +12,7 @@ use serde_json::json;
 use super::steps::{Base, Step, TurnOutcome};
 use super::words::{Speaker, Words};
 use super::{Rows, TaskRow, read};
-use crate::models::Answer;
+use crate::models::{Answer, Content};
 use crate::remembered::{self, FROM_TOOLS};
 use crate::sabotage::{self, Saboteur};
 
@@ -294,6 +294,7 @@ impl Rows<'_> {
         // What a tool brought in, or a note that was recalled, is said again in later turns: nobody can tell where.
         let brought_in = calls.iter().any(|(tool, _)| remembered::is_foreign(tool))
             || opened.notes.iter().any(|note| note.contains(FROM_TOOLS))
+            || opened.media.iter().any(Content::is_document)
             || self.is_tainted(task)?;
         let source = if brought_in && !sabotage::by(Saboteur::RaiseTrust) { "tool" } else { "agent" };
         self.execute(

@@ -5,15 +5,17 @@ use axum::http::HeaderName;
 use axum::http::header::LINK;
 use axum::response::AppendHeaders;
 use contract::engine::{
-    DeleteTask, Deleted, DeletedStatus, Forget, ListMessages, ListTasks, TaskMemory, TaskMessages, Tasks,
+    DeleteTask, Deleted, DeletedStatus, Forget, ListMessages, ListTasks, SetMemory, TaskMemory, TaskMessages,
+    Tasks,
 };
 use contract::wire::Bounded;
-use contract::{ErrorBody, TaskId};
-use service::http::{ApiError, Path, Query};
+use contract::{ErrorBody, ErrorCode, TaskId};
+use service::http::{ApiError, Json, Path, Query};
 
 use super::State;
 use super::auth::Authenticated;
 use crate::agent::MessagePage;
+use crate::brain::steps::MemoryWrite;
 
 /// How many tasks a page has where the request does not say.
 const DEFAULT_LIMIT: i64 = 50;
@@ -94,6 +96,58 @@ pub(super) async fn memory(
     Path(task_id): Path<TaskId>,
 ) -> Result<axum::Json<TaskMemory>, ApiError> {
     Ok(axum::Json(TaskMemory { memory: shared.agent.working_memory(&task_id).await? }))
+}
+
+/// Writes a value to what the agent keeps in view of a task. The next turn is told of it. A turn must not be under way.
+#[utoipa::path(
+    put, path = "/tasks/{task_id}/memory/{key}", request_body = SetMemory, security(("engine_key" = [])),
+    params(("task_id" = String, Path, description = "The task"), ("key" = String, Path, description = "The key")),
+    responses(
+        (status = 200, body = TaskMemory),
+        (status = 400, body = ErrorBody, description = "INVALID_REQUEST"),
+        (status = 401, body = ErrorBody, description = "INVALID_ENGINE_KEY"),
+        (status = 404, body = ErrorBody, description = "TASK_NOT_FOUND"),
+        (status = 409, body = ErrorBody, description = "TASK_BUSY"),
+        (status = 413, body = ErrorBody, description = "PAYLOAD_TOO_LARGE"),
+        (status = 500, body = ErrorBody, description = "INTERNAL_ERROR"),
+    ),
+)]
+pub(super) async fn set_memory(
+    _: Authenticated,
+    Extract(State(shared)): Extract<State>,
+    Path((task_id, key)): Path<(TaskId, String)>,
+    Json(SetMemory { value }): Json<SetMemory>,
+) -> Result<axum::Json<TaskMemory>, ApiError> {
+    if value.is_null() {
+        return Err(ApiError::new(
+            ErrorCode::InvalidRequest,
+            "`value`: must not be null; DELETE takes a key out",
+        ));
+    }
+    shared.agent.set_working_memory(&task_id, MemoryWrite { key, value }).await?;
+    Ok(axum::Json(TaskMemory { memory: shared.agent.working_memory(&task_id).await? }))
+}
+
+/// Takes a value out of what the agent keeps in view of a task. A turn must not be under way.
+#[utoipa::path(
+    delete, path = "/tasks/{task_id}/memory/{key}", security(("engine_key" = [])),
+    params(("task_id" = String, Path, description = "The task"), ("key" = String, Path, description = "The key")),
+    responses(
+        (status = 200, body = Deleted),
+        (status = 400, body = ErrorBody, description = "INVALID_REQUEST"),
+        (status = 401, body = ErrorBody, description = "INVALID_ENGINE_KEY"),
+        (status = 404, body = ErrorBody, description = "TASK_NOT_FOUND, NOT_FOUND"),
+        (status = 409, body = ErrorBody, description = "TASK_BUSY"),
+        (status = 500, body = ErrorBody, description = "INTERNAL_ERROR"),
+    ),
+)]
+pub(super) async fn delete_memory(
+    _: Authenticated,
+    Extract(State(shared)): Extract<State>,
+    Path((task_id, key)): Path<(TaskId, String)>,
+) -> Result<axum::Json<Deleted>, ApiError> {
+    shared.agent.delete_working_memory(&task_id, key).await?;
+    Ok(axum::Json(Deleted { status: DeletedStatus::Deleted }))
 }
 
 /// Deletes a task with all that only it had, and erases it from all files. A turn must not be under way.

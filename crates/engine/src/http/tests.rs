@@ -57,7 +57,7 @@ async fn every_route_but_health_is_closed_without_the_right_key() {
             }
         }
     }
-    assert_eq!(routes, 39);
+    assert_eq!(routes, 41);
     app.stop().await;
 }
 

@@ -22,6 +22,20 @@ struct Input {
     value: Value,
 }
 
+/// Checks what is to be kept.
+///
+/// # Errors
+/// What of it is wrong.
+pub(crate) fn check_memory(key: &str, value: &Value) -> Result<(), String> {
+    if key.is_empty() || key.len() > MAX_KEY {
+        return Err(format!("`key` must be 1 to {MAX_KEY} bytes long"));
+    }
+    if value.to_string().len() > MAX_VALUE {
+        return Err(format!("`value` must be at most {MAX_VALUE} bytes of JSON"));
+    }
+    Ok(())
+}
+
 impl Tool for WorkingMemorySet {
     fn spec(&self) -> ToolSpec {
         ToolSpec {
@@ -57,12 +71,7 @@ impl Tool for WorkingMemorySet {
     fn run(&self, invocation: Invocation) -> BoxFuture<'_, Result<ToolStep, ToolError>> {
         Box::pin(async move {
             let Input { key, value } = parse(invocation.input)?;
-            if key.is_empty() || key.len() > MAX_KEY {
-                return Err(ToolError(format!("`key` must be 1 to {MAX_KEY} bytes long")));
-            }
-            if value.to_string().len() > MAX_VALUE {
-                return Err(ToolError(format!("`value` must be at most {MAX_VALUE} bytes of JSON")));
-            }
+            check_memory(&key, &value).map_err(ToolError)?;
             let text = format!("kept under `{key}`");
             Ok(ToolStep::Done(ToolOutput {
                 text,

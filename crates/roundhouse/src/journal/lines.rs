@@ -89,6 +89,10 @@ fn told(step: &Step, calls: &Calls<'_>) -> (&'static str, String) {
         }
         Step::Compacted(compacted) => ("compacted", shortened(compacted)),
         Step::ReasoningDropped => ("dropped", "the reasoning so far, which the provider refused".into()),
+        Step::Noted { memory } => {
+            let keys: Vec<&str> = memory.iter().map(|write| write.key.as_str()).collect();
+            ("noted", format!("working memory was changed: {}", keys.join(", ")))
+        }
         Step::Planned { plan: Some(plan), .. } => ("planned", quoted(plan)),
         Step::Planned { plan: None, .. } => ("planned", "nothing".into()),
         Step::Delegated { call_id, did } => {
