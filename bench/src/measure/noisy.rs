@@ -213,6 +213,8 @@ impl Noisy {
             let socket = TcpSocket::new_v4()?;
             socket.bind(NOISY_ADDRESS)?;
             let mut connection = socket.connect(self.address).await.context("a connection of many")?;
+            // Without it their ports would stay taken for a minute, and be missing in the next round.
+            connection.set_zero_linger()?;
             if number % 2 == 0 {
                 connection.write_all(b"GET /engines HTTP/1.1\r\nHost: noisy\r\nX-Filler: ").await?;
             }

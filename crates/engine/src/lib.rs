@@ -155,13 +155,13 @@ impl Engine {
     }
 }
 
-/// What runs programs for the agent. How far it confines them is logged.
 /// The files of a catalog that may hold the product's keys. What else lies in `tools` are the programs of tools.
 fn hidden(catalog: &Path) -> Vec<Hidden> {
     let of = |folder: PathBuf, ending: &str| Hidden { folder, ending: ending.into() };
     vec![of(catalog.to_owned(), "mcp.json"), of(catalog.join("tools"), ".json")]
 }
 
+/// What runs programs for the agent. How far it confines them is logged.
 fn leash(config: &Config, shelf: &Shelf) -> Arc<Leash> {
     // Programs begin in the workspace, where a relative path leads to something else.
     let absolute = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned());

@@ -116,7 +116,6 @@ fn take([stdin, stdout, stderr]: [OwnedFd; 3]) -> Result<(), String> {
         .map_err(|error| format!("the pipes cannot be taken: {error}"))
 }
 
-/// Becomes the program, or says why not.
 /// Why a program was not run. Of one that may not be, where those must lie that may.
 fn not_run(job: &Job, error: &io::Error) -> String {
     if !job.confined || error.kind() != io::ErrorKind::PermissionDenied {
@@ -128,6 +127,7 @@ fn not_run(job: &Job, error: &io::Error) -> String {
     format!("{error}; programs can be run that lie, with what they load, in {}", folders.join(", "))
 }
 
+/// Becomes the program, or says why not.
 fn exec(job: &Job) -> io::Error {
     let mut argv = job.argv.iter();
     let Some(program) = argv.next() else { return io::Error::other("no program is named") };

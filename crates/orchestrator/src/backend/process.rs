@@ -16,6 +16,7 @@ mod tests;
 use std::collections::{HashMap, HashSet};
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
@@ -68,10 +69,16 @@ struct Inner {
     /// Launch, stop and removal of one engine go one after the other.
     locks: KeyedLocks<EngineId>,
     /// Held while processes are looked for, and while one is launched: what is found was launched by others.
-    search: tokio::sync::Mutex<()>,
+    search: tokio::sync::Mutex<Searched>,
+    /// How many searches have begun.
+    searches: AtomicU64,
     exits: mpsc::UnboundedSender<Exit>,
     listener: Mutex<Option<mpsc::UnboundedReceiver<Exit>>>,
 }
+
+/// The last search that succeeded, by its number; 0 before the first.
+#[derive(Default)]
+struct Searched(u64);
 
 impl ProcessBackend {
     pub(crate) fn new(options: Options, clock: Arc<dyn Clock>) -> Self {
@@ -84,6 +91,7 @@ impl ProcessBackend {
             running: Mutex::default(),
             locks: KeyedLocks::default(),
             search: tokio::sync::Mutex::default(),
+            searches: AtomicU64::new(0),
             exits,
             listener: Mutex::new(Some(listener)),
         };
@@ -130,12 +138,22 @@ impl Inner {
 
     /// Finds what other orchestrators launched: an earlier one, or one that has been replaced without knowing it. Each
     /// action begins with this, so that none acts without knowing of all the engine's processes.
+    ///
+    /// Those that wait while one looks share the next look: it reads all processes of the machine, and hundreds of
+    /// launches at once would do little else.
     async fn search(self: &Arc<Self>) -> Result<(), BackendError> {
-        let _search = self.search.lock().await;
+        let begun_before = self.searches.load(Ordering::SeqCst);
+        let mut searched = self.search.lock().await;
+        if searched.0 > begun_before {
+            return Ok(());
+        }
+        let number = self.searches.fetch_add(1, Ordering::SeqCst) + 1;
         let known: HashSet<_> = self.running().values().flatten().map(|process| process.pid()).collect();
         let deployment_id = self.options.deployment_id.clone();
         let found = blocking(move || label::find(&deployment_id, &known)).await?;
-        self.watch_all(found).map_err(|error| failed("a running engine could not be watched", &error))
+        self.watch_all(found).map_err(|error| failed("a running engine could not be watched", &error))?;
+        *searched = Searched(number);
+        Ok(())
     }
 
     /// Watches all that were found, or none: whoever tries again finds them all again.

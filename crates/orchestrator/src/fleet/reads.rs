@@ -3,7 +3,7 @@
 use contract::UserId;
 use contract::audit::{AuditId, AuditList, ListAudit};
 use contract::figures::{FleetStatus, Metrics};
-use contract::orchestrator::{EngineLogs, PageLimit, ReadLogs, TailLines};
+use contract::orchestrator::{PageLimit, ReadLogs, TailLines};
 
 use super::calls::PAGE;
 use super::{Fleet, FleetError};
@@ -40,47 +40,52 @@ impl Fleet {
         Ok(self.registry.metrics(product.product_id, self.now()).await?)
     }
 
-    /// The last lines of an engine's log.
+    /// The last lines of an engine's log: an [`EngineLogs`](contract::orchestrator::EngineLogs), written as JSON.
     pub(crate) async fn logs(
         &self,
         product: &Product,
         user_id: UserId,
         ask: ReadLogs,
-    ) -> Result<EngineLogs, FleetError> {
+    ) -> Result<String, FleetError> {
         let seat = Seat { product_id: product.product_id, user_id };
         let row = self.registry.engine(&seat).await?.ok_or(FleetError::EngineNotFound)?;
         let lines = usize::try_from(ask.tail.map_or(TAIL, TailLines::get)).unwrap_or_default();
         // The permits are never withdrawn.
         let _permit = self.log_readers.acquire().await.map_err(FleetError::internal)?;
-        let mut lines = self.backend.log_tail(row.engine_id, lines).await?;
-        keep_newest(&mut lines, LOG_BYTES);
-        Ok(EngineLogs { lines })
+        let lines = self.backend.log_tail(row.engine_id, lines).await?;
+        // Megabytes take a while to write, which would hold up the calls of others on this thread.
+        let written = tokio::task::spawn_blocking(move || written(&lines, LOG_BYTES)).await;
+        written.map_err(FleetError::internal)?.map_err(FleetError::internal)
     }
 }
 
-/// Drops the oldest lines until what is left takes at most `limit` bytes as JSON.
-fn keep_newest(lines: &mut Vec<String>, limit: usize) {
-    let mut left = limit;
-    let kept = lines.iter().rev().take_while(|line| {
+/// The newest of `lines`, as many as take at most `limit` bytes as JSON.
+fn written(lines: &[String], limit: usize) -> serde_json::Result<String> {
+    let (mut left, mut kept) = (limit, Vec::new());
+    for line in lines.iter().rev() {
         // As it is sent: what a talkative program writes may take six times as much there.
-        let escaped = serde_json::to_string(line).map_or(usize::MAX, |text| text.len()).saturating_add(1);
-        left.checked_sub(escaped).inspect(|rest| left = *rest).is_some()
-    });
-    let kept = kept.count();
-    lines.drain(..lines.len().saturating_sub(kept));
+        let line = serde_json::to_string(line)?;
+        let Some(rest) = left.checked_sub(line.len() + 1) else { break };
+        left = rest;
+        kept.push(line);
+    }
+    kept.reverse();
+    Ok(format!("{{\"lines\":[{}]}}", kept.join(",")))
 }
 
 #[cfg(test)]
 mod tests {
+    use contract::orchestrator::EngineLogs;
+
     use super::*;
 
     #[test]
     fn of_a_log_that_is_too_long_the_newest_lines_are_kept() {
-        let mut log = ["oldest", "\u{1}\u{1}", "new"].map(str::to_owned).to_vec();
+        let log = ["oldest", "\u{1}\u{1}", "new"].map(str::to_owned);
         // With quotes and comma they take 9, 15 and 6 bytes.
         for (limit, kept) in [(100, 3), (30, 3), (29, 2), (21, 2), (20, 1), (6, 1), (5, 0)] {
-            keep_newest(&mut log, limit);
-            assert_eq!(log.len(), kept, "{limit}");
+            let written: EngineLogs = serde_json::from_str(&written(&log, limit).unwrap()).unwrap();
+            assert_eq!(written.lines, log[log.len() - kept..], "{limit}");
         }
     }
 }

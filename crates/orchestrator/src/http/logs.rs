@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
-use axum::Json as Answer;
 use axum::extract::State;
+use axum::http::HeaderName;
+use axum::http::header::CONTENT_TYPE;
 use contract::orchestrator::{EngineLogs, ReadLogs, TailLines};
 use contract::{ErrorBody, UserId};
 use service::http::{ApiError, Path, Query};
@@ -36,6 +37,7 @@ pub(super) async fn tail(
     State(fleet): State<Arc<Fleet>>,
     Path(user_id): Path<UserId>,
     Query(ask): Query<ReadLogs>,
-) -> Result<Answer<EngineLogs>, ApiError> {
-    fleet.logs(&product, user_id, ask).await.map(Answer).map_err(answer)
+) -> Result<([(HeaderName, &'static str); 1], String), ApiError> {
+    let logs = fleet.logs(&product, user_id, ask).await.map_err(answer)?;
+    Ok(([(CONTENT_TYPE, "application/json")], logs))
 }

@@ -369,3 +369,17 @@ async fn a_port_is_free_unless_something_listens_there() {
     drop(listener);
     assert!(fixture.backend.port_is_free(port));
 }
+
+/// A look at all processes of the machine, for each of hundreds of launches, would take the time of everybody else.
+#[tokio::test]
+async fn those_who_look_for_processes_at_once_share_a_look_and_see_what_was_launched_before() {
+    let fixture = Fixture::new(OBEDIENT);
+    fixture.launched().await;
+    let other = another(&fixture.options);
+    let mut pings: FuturesUnordered<_> = (0..50).map(|_| other.ping()).collect();
+    while let Some(pinged) = pings.next().await {
+        pinged.unwrap();
+        assert_eq!(other.inner.running().len(), 1);
+    }
+    assert_eq!(other.inner.searches.load(Ordering::SeqCst), 2, "one that had begun, and one after it");
+}
