@@ -57,7 +57,7 @@ pub struct Key<H> {
 /// The operating system gave no randomness.
 #[derive(Debug, thiserror::Error)]
 #[error("the operating system's random source failed")]
-pub struct NoRandomness(#[source] getrandom::Error);
+pub struct NoRandomness(#[source] pub(crate) getrandom::Error);
 
 impl<H: Holder> Key<H> {
     /// A fresh key from the operating system's random source.
@@ -143,7 +143,7 @@ impl<H: Holder> utoipa::ToSchema for Key<H> {
 
 /// The SHA-256 of a key: what is stored and handed on in place of the key.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct KeyHash([u8; 32]);
+pub struct KeyHash(pub(crate) [u8; 32]);
 
 /// A text that is not a key hash.
 #[derive(Debug, thiserror::Error)]

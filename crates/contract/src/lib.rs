@@ -19,6 +19,7 @@ pub mod learning;
 pub mod memory;
 pub mod orchestrator;
 pub mod policy;
+pub mod proof;
 pub mod rpc;
 pub mod skills;
 pub mod text;

@@ -29,7 +29,9 @@ pub(crate) use bounded::Bounded;
 #[cfg(test)]
 pub(crate) use data_root::unmark;
 pub(crate) use data_root::{DataRoot, KnownData, Marked, NoData, marked};
-pub(crate) use probe::{HttpProbe, Probe, Unwell};
+#[cfg(test)]
+pub(crate) use probe::Examined;
+pub(crate) use probe::{HttpProbe, Probe, Proof, Unwell};
 pub(crate) use target::Target;
 
 /// How a backend knows the process or container that runs an engine: text of its own making, unlike for any

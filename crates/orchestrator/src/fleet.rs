@@ -26,6 +26,7 @@ mod provisioning;
 mod pursuit;
 mod rate;
 mod reads;
+mod recognising;
 mod reconcile;
 mod record;
 mod repair;
@@ -188,10 +189,14 @@ impl Fleet {
         let (now, wall) = (self.moment(), self.now());
         let wanted = matches!(next, Next::Running { wanted: true, .. });
         let moves = !matches!(next, Next::Unchanged | Next::Rotated(_));
+        let rotates = matches!(next, Next::Rotated(_));
         let settled = match self.persist(row, next, entry).await {
             Err(RegistryError::Database(_)) if sabotage::by(Saboteur::AckUnwritten) => Some(row.clone()),
             settled => settled?,
         };
+        if let (Some(settled), true) = (&settled, rotates) {
+            self.supervision.set_key_hash(settled.engine_id, settled.key_hash);
+        }
         match &settled {
             None => self.supervision.forget(row.engine_id),
             Some(settled) if moves => self.supervision.follow(settled, wanted, now, wall),

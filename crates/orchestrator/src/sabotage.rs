@@ -91,6 +91,8 @@ pub(crate) enum Saboteur {
     IgnoreGenerations,
     /// Takes it for granted that engines take the registry's keys.
     TrustKeys,
+    /// Sends keys to engines that have proven that they have them.
+    SendKeys,
     /// Shares the root of the engines' data with another registry's orchestrator.
     ShareRoot,
     /// Takes a move to another version back without the copy of the brain.

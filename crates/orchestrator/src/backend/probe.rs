@@ -4,7 +4,8 @@
 //! of engines that are asked twice a minute, nothing to parse but a status line and a body.
 
 use contract::engine::{ENGINE_KEY_HEADER, EngineHealth};
-use contract::{EngineKey, ErrorBody, ErrorCode};
+use contract::proof::{CHALLENGE_HEADER, Challenge, PROOF_HEADER};
+use contract::{EngineKey, ErrorBody, ErrorCode, KeyHash};
 use futures::future::BoxFuture;
 use serde::Deserialize;
 use serde_json::Value;
@@ -51,13 +52,14 @@ pub(crate) enum Unwell {
 
 /// Asks engines how they are, and whether they are who they should be.
 pub(crate) trait Probe: Send + Sync + 'static {
-    /// What the engine on `port` says. Dropped when the asker has waited long enough.
-    fn ask(&self, port: u16) -> BoxFuture<'_, Result<EngineHealth, Unwell>>;
+    /// What the engine on `port` says, and whether it proves that it has the key of `hash`. Dropped when the asker has
+    /// waited long enough.
+    fn examine(&self, port: u16, hash: KeyHash) -> BoxFuture<'_, Result<Examined, Unwell>>;
 
-    /// Makes sure that it is the engine of `key` that answers on `port`. Dropped like [`Probe::ask`].
+    /// Makes sure, by sending it, that it is the engine of `key` that answers on `port`. Dropped like [`Probe::examine`].
     fn identify<'a>(&'a self, port: u16, key: &'a EngineKey) -> BoxFuture<'a, Result<(), Unwell>>;
 
-    /// Sends `command` to the engine's `/rpc`, and returns its `result`. Dropped like [`Probe::ask`].
+    /// Sends `command` to the engine's `/rpc`, and returns its `result`. Dropped like [`Probe::examine`].
     fn rpc<'a>(
         &'a self,
         port: u16,
@@ -66,20 +68,51 @@ pub(crate) trait Probe: Send + Sync + 'static {
     ) -> BoxFuture<'a, Result<Value, Unwell>>;
 }
 
+/// What an engine says of itself, and of its key.
+#[derive(Clone, Debug)]
+pub(crate) struct Examined {
+    pub(crate) health: EngineHealth,
+    pub(crate) proof: Proof,
+}
+
+/// Whether an engine has proven that it has its key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Proof {
+    /// It has.
+    Given,
+    /// It has another key, or is no engine of ours.
+    Wrong,
+    /// It gave none, as engines of version 0.1 may.
+    Absent,
+}
+
 /// Asks over HTTP on `host`.
 pub(crate) struct HttpProbe {
     pub(crate) host: &'static str,
 }
 
+/// What ends the head of an answer.
+const HEAD_END: &[u8] = b"\r\n\r\n";
+
 /// More than any health answer has.
 const MAX_ANSWER_BYTES: u64 = 64 * 1024;
 
 impl Probe for HttpProbe {
-    fn ask(&self, port: u16) -> BoxFuture<'_, Result<EngineHealth, Unwell>> {
+    fn examine(&self, port: u16, hash: KeyHash) -> BoxFuture<'_, Result<Examined, Unwell>> {
         Box::pin(async move {
-            let answer = self.exchange(port, "GET /health", "", "").await?;
+            let challenge = Challenge::generate();
+            let challenge = challenge.map_err(|error| Unwell::Silent { port, reason: error.to_string() })?;
+            let header = format!("{CHALLENGE_HEADER}: {challenge}\r\n");
+            let answer = self.exchange(port, "GET /health", &header, "").await?;
             let body = body(&answer, "200").map_err(Unwell::Garbled)?;
-            serde_json::from_slice(body).map_err(|error| Unwell::Garbled(another_body(&error)))
+            let health =
+                serde_json::from_slice(body).map_err(|error| Unwell::Garbled(another_body(&error)))?;
+            let proof = match header_of(&answer, PROOF_HEADER) {
+                None => Proof::Absent,
+                Some(proof) if challenge.is_met_by(&proof, hash) => Proof::Given,
+                Some(_) => Proof::Wrong,
+            };
+            Ok(Examined { health, proof })
         })
     }
 
@@ -158,9 +191,16 @@ fn another_body(error: &serde_json::Error) -> String {
     format!("another body: {error}")
 }
 
+/// A header of an answer.
+fn header_of(answer: &[u8], name: &str) -> Option<String> {
+    let head = answer.windows(HEAD_END.len()).position(|bytes| bytes == HEAD_END)?;
+    let head = String::from_utf8_lossy(answer.get(..head)?);
+    let mut lines = head.lines().filter_map(|line| line.split_once(':'));
+    lines.find(|(named, _)| named.eq_ignore_ascii_case(name)).map(|(_, value)| value.trim().to_owned())
+}
+
 /// The body of an answer with this status; else what came instead.
 fn body<'a>(answer: &'a [u8], status: &str) -> Result<&'a [u8], String> {
-    const HEAD_END: &[u8] = b"\r\n\r\n";
     let end = answer.windows(HEAD_END.len()).position(|bytes| bytes == HEAD_END);
     let Some((head, rest)) = end.and_then(|end| answer.split_at_checked(end)) else {
         return Err("no HTTP".to_owned());
@@ -200,9 +240,9 @@ mod tests {
     /// What the probe makes of `answer`.
     async fn asked(answer: &'static str) -> Result<EngineHealth, Unwell> {
         let (port, engine) = engine(answer).await;
-        let (said, question) = tokio::join!(PROBE.ask(port), engine);
+        let (said, question) = tokio::join!(PROBE.examine(port, KeyHash::of("a key")), engine);
         assert!(question.starts_with("GET /health HTTP/1."), "{question}");
-        said
+        said.map(|said| said.health)
     }
 
     /// Whether the probe takes what gives `answer` for the engine that it looks for.
@@ -233,7 +273,7 @@ mod tests {
             let unwell = asked(answer).await.unwrap_err().to_string();
             assert!(unwell.contains(what), "{answer:?}: {unwell}");
         }
-        let silent = PROBE.ask(1).await.unwrap_err();
+        let silent = PROBE.examine(1, KeyHash::of("a key")).await.unwrap_err();
         assert!(matches!(silent, Unwell::Silent { port: 1, .. }));
     }
 
@@ -274,6 +314,37 @@ mod tests {
                 .replace("BODY", &body);
             assert_eq!(told, request.trim_end());
         }
+    }
+
+    /// An engine that proves its key with `hash`, if it has one.
+    async fn examined(hash: Option<KeyHash>) -> (Proof, String, EngineKey) {
+        let key = EngineKey::generate().unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let hash = hash.map(|hash| if hash == KeyHash::of("its own") { key.hash() } else { hash });
+        let engine = async move {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let mut request = [0; 1_024];
+            let length = stream.read(&mut request).await.unwrap();
+            let request = String::from_utf8(request[..length].to_vec()).unwrap();
+            let challenge = header_of(request.as_bytes(), CHALLENGE_HEADER).unwrap();
+            let proof = hash.map(|hash| Challenge::read(&challenge).unwrap().proof(hash));
+            let proof = proof.map(|proof| format!("X-Engine-Proof: {proof}\r\n")).unwrap_or_default();
+            let answer = format!("HTTP/1.1 200 OK\r\n{proof}\r\n{WELL}");
+            stream.write_all(answer.as_bytes()).await.unwrap();
+            request
+        };
+        let (examined, request) = tokio::join!(PROBE.examine(port, key.hash()), engine);
+        (examined.unwrap().proof, request, key)
+    }
+
+    #[tokio::test]
+    async fn an_engine_proves_its_key_and_is_not_sent_it() {
+        let (proof, request, key) = examined(Some(KeyHash::of("its own"))).await;
+        assert_eq!(proof, Proof::Given);
+        assert!(!request.contains(key.expose()) && !request.contains(&key.hash().to_hex()), "{request}");
+        assert_eq!(examined(Some(KeyHash::of("another's"))).await.0, Proof::Wrong);
+        assert_eq!(examined(None).await.0, Proof::Absent);
     }
 
     #[tokio::test]

@@ -19,7 +19,7 @@ use super::lifecycle::{Change, Trigger};
 use super::pursuit::Job;
 use super::supervision::{Due, Duty, KeyState, Moment, Patient, moment};
 use super::{Fleet, FleetError};
-use crate::backend::{BackendError, Instance, Unwell};
+use crate::backend::{BackendError, Instance, Proof, Unwell};
 use crate::registry::{EngineRow, Entry, Event, Next, RegistryError};
 use crate::sabotage::{self, Saboteur};
 
@@ -199,14 +199,23 @@ impl Fleet {
     /// Asks an engine how it is and, where that is in doubt, to take the registry's key; fails with what is wrong.
     async fn examine(&self, engine_id: EngineId, patient: &Patient) -> Result<(), String> {
         let said = |unwell: Unwell| unwell.to_string();
-        judge(&self.probe.ask(patient.port).await.map_err(said)?, Wants::Brain)?;
-        if patient.key == KeyState::Accepted || sabotage::by(Saboteur::TrustKeys) {
+        let examined = self.probe.examine(patient.port, patient.key_hash).await.map_err(said)?;
+        judge(&examined.health, Wants::Brain)?;
+        let doubted = match examined.proof {
+            Proof::Given => {
+                self.supervision.key_accepted(engine_id, self.moment());
+                false
+            }
+            Proof::Wrong => true,
+            Proof::Absent => patient.key != KeyState::Accepted,
+        };
+        if !doubted || sabotage::by(Saboteur::TrustKeys) {
             return Ok(());
         }
         // While it changes its key, or while the registry does not answer, nobody can say which one is right.
         let Ok(Some(row)) = self.registry.engine_by_id(engine_id).await else { return Ok(()) };
         let Some(key) = self.engine_key(&row).ok().filter(|_| row.claim.is_none()) else { return Ok(()) };
-        match self.probe.identify(patient.port, &key).await {
+        match self.recognise(patient.port, &key, &row.engine_version).await {
             Ok(()) => {
                 self.supervision.key_accepted(engine_id, self.moment());
                 Ok(())

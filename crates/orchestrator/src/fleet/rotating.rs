@@ -135,7 +135,8 @@ impl Fleet {
         let next = EngineRow { sealed_key: pending.sealed.clone(), ..row.clone() };
         let next = self.engine_key(&next)?;
         for (key, takes) in [(&next, Takes::Pending), (&current, Takes::Current)] {
-            match self.within_answer(self.probe.identify(row.port.unwrap_or_default(), key)).await {
+            let port = row.port.unwrap_or_default();
+            match self.within_answer(self.recognise(port, key, &row.engine_version)).await {
                 Ok(()) => return Ok(takes),
                 Err(Unwell::Refused { .. }) => {}
                 Err(unwell) => return Ok(Takes::Unknown(unwell.to_string())),

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use contract::orchestrator::EngineStatus;
-use contract::{EngineId, ProductId, Timestamp};
+use contract::{EngineId, KeyHash, ProductId, Timestamp};
 use tokio::sync::Notify;
 
 pub(super) use self::ward::{Duty, KeyState, Moment, Restart, moment};
@@ -77,6 +77,7 @@ pub(super) struct Patient {
     /// Checks failed in a row.
     pub(super) failed: u32,
     pub(super) key: KeyState,
+    pub(super) key_hash: KeyHash,
 }
 
 /// See the module.
@@ -259,8 +260,14 @@ impl Supervision {
     pub(super) fn patient(&self, engine_id: EngineId) -> Option<Patient> {
         let state = self.state();
         let ward = state.wards.get(&engine_id)?;
-        let Running { port, instance, failed_checks, key, .. } = ward.as_running()?;
-        Some(Patient { port: *port, instance: instance.clone(), failed: *failed_checks, key: *key })
+        let Running { port, instance, failed_checks, key, key_hash, .. } = ward.as_running()?;
+        Some(Patient {
+            port: *port,
+            instance: instance.clone(),
+            failed: *failed_checks,
+            key: *key,
+            key_hash: *key_hash,
+        })
     }
 
     /// Whether a running engine takes the registry's key, as far as that is known.
@@ -272,6 +279,13 @@ impl Supervision {
     pub(super) fn set_key_state(&self, engine_id: EngineId, key: KeyState) {
         if let Some(running) = self.state().wards.get_mut(&engine_id).and_then(Ward::as_running_mut) {
             running.key = key;
+        }
+    }
+
+    /// A running engine has another key from now on.
+    pub(super) fn set_key_hash(&self, engine_id: EngineId, key_hash: KeyHash) {
+        if let Some(running) = self.state().wards.get_mut(&engine_id).and_then(Ward::as_running_mut) {
+            running.key_hash = key_hash;
         }
     }
 

@@ -94,6 +94,10 @@ struct State {
     one_image: bool,
     launches: Vec<Launch>,
     health: Health,
+    /// Engines prove their keys, as later ones do.
+    proving: bool,
+    /// How often a key was sent to show whose an engine is.
+    keys_sent: usize,
     held_ports: HashSet<u16>,
     busy: HashSet<EngineId>,
     frozen: HashSet<EngineId>,
@@ -120,6 +124,8 @@ impl FaultBackend {
             one_image: false,
             launches: Vec::new(),
             health: Health::Well,
+            proving: false,
+            keys_sent: 0,
             held_ports: HashSet::new(),
             busy: HashSet::new(),
             frozen: HashSet::new(),
@@ -145,6 +151,16 @@ impl FaultBackend {
 
     pub(crate) fn set_health(&self, health: Health) {
         self.state().health = health;
+    }
+
+    /// All engines prove their keys from now on.
+    pub(crate) fn prove_keys(&self) {
+        self.state().proving = true;
+    }
+
+    /// How often a key was sent to show whose an engine is.
+    pub(crate) fn keys_sent(&self) -> usize {
+        self.state().keys_sent
     }
 
     /// A turn runs in this engine, or none does any more.

@@ -6,7 +6,7 @@ use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::Arc;
 use std::time::Duration;
 
-use contract::Timestamp;
+use contract::{KeyHash, Timestamp};
 use tokio::sync::Notify;
 
 use super::Rules;
@@ -88,6 +88,7 @@ pub(super) struct Running {
     /// A check is under way.
     checking: bool,
     pub(super) key: KeyState,
+    pub(super) key_hash: KeyHash,
     /// When its idleness is judged next.
     judge_at: Moment,
     threshold: Moment,
@@ -117,6 +118,7 @@ impl Ward {
             check_at: now.saturating_add(phase(row, rules.check_interval)),
             checking: false,
             key: KeyState::Accepted,
+            key_hash: row.key_hash,
             judge_at: NEVER,
             threshold: moment(threshold),
             failed_checks: stamp.failed_checks,

@@ -74,3 +74,35 @@ async fn an_explanation_says_that_the_key_is_refused() {
     let because = explained().await["awake_because"].to_string();
     assert!(!because.contains("refuses the key"), "{because}");
 }
+
+/// Engines that prove their keys, and what takes the port of one.
+#[tokio::test]
+async fn lesson_o28_no_key_is_sent_to_show_whose_an_engine_is() {
+    let app = TestApp::new().await;
+    app.backend.prove_keys();
+    let product = app.product("demo", json!({})).await;
+    product.provision("ann").await;
+    let engine_id = *app.backend.running().iter().next().unwrap();
+    app.step_until(SECOND, async || app.backend.asked(engine_id) > 3).await;
+    assert_eq!(product.rotate("ann").await.0, 200);
+    let asked = app.backend.asked(engine_id);
+    app.step_until(SECOND, async || app.backend.asked(engine_id) > asked + 3).await;
+    assert_eq!(short(product.get("ann").await), "200 running");
+    // Each check proves the key: nothing else has to raise a doubt.
+    app.backend.forget_keys();
+    app.step_until(SECOND, async || app.ledger().await.len() > 3).await;
+    assert!(app.ledger().await[2].starts_with("crash running→failed it refuses the key"));
+    assert_eq!(app.backend.keys_sent(), 0);
+    // A newer engine that gives no proof is none.
+    assert_eq!(short(product.admit("ann", json!({})).await), "200 running");
+    app.backend.set_health(crate::testing::Health::Stranger);
+    let version = json!({"engine_version": "svc-engine:0.99.0"});
+    let moved = app.while_time_passes(SECOND, product.call("PUT", "/engines/ann/version", &version)).await;
+    // Neither version comes up, which takes longer than a caller waits.
+    assert_eq!(moved.0, 502, "{moved:?}");
+    app.step_until(SECOND, async || app.ledger().await.last().unwrap() == "crash running→failed version")
+        .await;
+    let (_, audit) = product.look("/audit?limit=1").await;
+    let message = audit["rows"][0]["detail"]["message"].as_str().unwrap();
+    assert!(message.contains("without a proof of the key"), "{message}");
+}

@@ -6,7 +6,7 @@ use futures::future::BoxFuture;
 use serde_json::{Value, json};
 
 use super::{Call, FaultBackend, Health, State};
-use crate::backend::{Probe, Unwell};
+use crate::backend::{Examined, Probe, Proof, Unwell};
 
 impl FaultBackend {
     /// What the engine on `port` does when it is told something.
@@ -33,9 +33,8 @@ impl FaultBackend {
             other => panic!("engines do not know {other:?}"),
         }
     }
-}
 
-impl Probe for FaultBackend {
+    /// How the engine on `port` says it is.
     fn ask(&self, port: u16) -> BoxFuture<'_, Result<EngineHealth, Unwell>> {
         let mut state = self.state();
         let on_port = state.running.iter().find(|(_, (_, launch))| launch.port == port);
@@ -68,9 +67,27 @@ impl Probe for FaultBackend {
         };
         Box::pin(std::future::ready(answer))
     }
+}
+
+impl Probe for FaultBackend {
+    fn examine(&self, port: u16, hash: KeyHash) -> BoxFuture<'_, Result<Examined, Unwell>> {
+        Box::pin(async move {
+            let health = self.ask(port).await?;
+            let state = self.state();
+            let engine = state.running.values().find(|(_, launch)| launch.port == port);
+            let proof = match engine {
+                _ if state.health == Health::Stranger => Proof::Absent,
+                Some((_, launch)) if state.proving && launch.key_hash == hash => Proof::Given,
+                Some(_) if state.proving => Proof::Wrong,
+                Some(_) | None => Proof::Absent,
+            };
+            Ok(Examined { health, proof })
+        })
+    }
 
     fn identify<'a>(&'a self, port: u16, key: &'a EngineKey) -> BoxFuture<'a, Result<(), Unwell>> {
-        let state = self.state();
+        let mut state = self.state();
+        state.keys_sent += 1;
         let mut launches = state.running.values().map(|(_, launch)| launch);
         let own = launches.any(|launch| launch.port == port && launch.key_hash.matches(key.expose()));
         if state.running.iter().any(|(id, (_, launch))| launch.port == port && state.frozen.contains(id)) {
