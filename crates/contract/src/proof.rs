@@ -2,7 +2,7 @@
 //!
 //! Whoever asks `GET /health` with a challenge in [`CHALLENGE_HEADER`] is answered with a proof in [`PROOF_HEADER`]: the
 //! HMAC-SHA256 under the key's hash, which only the engine and its orchestrator know. A program that has taken the
-//! engine's port can neither make it nor learn anything of the key. Engines of version 0.1 may answer without a proof.
+//! engine's port can neither make it nor learn anything of the key. Engines of earlier versions answer without a proof.
 
 use std::fmt;
 

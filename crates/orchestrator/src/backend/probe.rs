@@ -82,7 +82,7 @@ pub(crate) enum Proof {
     Given,
     /// It has another key, or is no engine of ours.
     Wrong,
-    /// It gave none, as engines of version 0.1 may.
+    /// It gave none, as engines of earlier versions do.
     Absent,
 }
 

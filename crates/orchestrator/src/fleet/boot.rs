@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use contract::engine::{EngineHealth, HEALTHY};
 use contract::orchestrator::EngineStatus;
-use contract::{EngineId, EngineImage, EngineKey, Timestamp};
+use contract::{EngineId, EngineKey, Timestamp};
 use secrecy::SecretString;
 use tokio::sync::broadcast::{self, error::RecvError};
 
@@ -155,7 +155,7 @@ impl Fleet {
         tokio::select! {
             biased;
             how = ended(exits, row.engine_id, &instance) => return Err(Why::Exited(how)),
-            () = self.until_well(port, (&key, &row.engine_version), wants, &mut last) => {}
+            () = self.until_well(port, &key, wants, &mut last) => {}
             () = self.clock.sleep(self.settings.boot_timeout) => return Err(Why::Late(last)),
         }
         let took = self.clock.monotonic().saturating_sub(begun);
@@ -213,17 +213,11 @@ impl Fleet {
     }
 
     /// Asks until the engine of `key` answers as `wants` says. `last` holds what was wrong the last time.
-    async fn until_well(
-        &self,
-        port: u16,
-        engine: (&EngineKey, &EngineImage),
-        wants: Wants,
-        last: &mut String,
-    ) {
+    async fn until_well(&self, port: u16, key: &EngineKey, wants: Wants, last: &mut String) {
         let begun = self.clock.monotonic();
         loop {
             let well = tokio::select! {
-                well = self.is_well(port, engine, wants) => well,
+                well = self.is_well(port, key, wants) => well,
                 () = self.clock.sleep(ANSWER) => {
                     Err(format!("it said nothing within {} s", ANSWER.as_secs()))
                 }
@@ -239,16 +233,11 @@ impl Fleet {
     }
 
     /// Asks once; if it is not as `wants` says, or not the engine of `key`, tells what is wrong.
-    async fn is_well(
-        &self,
-        port: u16,
-        (key, image): (&EngineKey, &EngineImage),
-        wants: Wants,
-    ) -> Result<(), String> {
+    async fn is_well(&self, port: u16, key: &EngineKey, wants: Wants) -> Result<(), String> {
         let said = |unwell: Unwell| unwell.to_string();
         let examined = self.probe.examine(port, key.hash()).await.map_err(said)?;
         judge(&examined.health, wants)?;
-        self.accept(port, key, image, examined.proof).await.map_err(said)
+        self.accept(port, key, examined.proof).await.map_err(said)
     }
 }
 

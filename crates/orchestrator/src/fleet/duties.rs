@@ -215,7 +215,7 @@ impl Fleet {
         // While it changes its key, or while the registry does not answer, nobody can say which one is right.
         let Ok(Some(row)) = self.registry.engine_by_id(engine_id).await else { return Ok(()) };
         let Some(key) = self.engine_key(&row).ok().filter(|_| row.claim.is_none()) else { return Ok(()) };
-        match self.recognise(patient.port, &key, &row.engine_version).await {
+        match self.recognise(patient.port, &key).await {
             Ok(()) => {
                 self.supervision.key_accepted(engine_id, self.moment());
                 Ok(())

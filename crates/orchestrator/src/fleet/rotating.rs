@@ -136,7 +136,7 @@ impl Fleet {
         let next = self.engine_key(&next)?;
         for (key, takes) in [(&next, Takes::Pending), (&current, Takes::Current)] {
             let port = row.port.unwrap_or_default();
-            match self.within_answer(self.recognise(port, key, &row.engine_version)).await {
+            match self.within_answer(self.recognise(port, key)).await {
                 Ok(()) => return Ok(takes),
                 Err(Unwell::Refused { .. }) => {}
                 Err(unwell) => return Ok(Takes::Unknown(unwell.to_string())),
