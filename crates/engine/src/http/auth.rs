@@ -5,6 +5,7 @@ use std::sync::{PoisonError, RwLock};
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
 use contract::engine::ENGINE_KEY_HEADER;
+use contract::proof::Challenge;
 use contract::{ErrorCode, KeyHash};
 use service::http::ApiError;
 
@@ -29,6 +30,11 @@ impl Lock {
         }
         *current = hash;
         Ok(())
+    }
+
+    /// What shows whoever asked with this challenge that the key is this engine's.
+    pub(super) fn proof(&self, challenge: &Challenge) -> String {
+        challenge.proof(self.hash())
     }
 
     fn hash(&self) -> KeyHash {

@@ -2,13 +2,20 @@
 
 use axum::Json;
 use axum::extract::State as Extract;
+use axum::http::{HeaderMap, HeaderName};
+use axum::response::AppendHeaders;
 use contract::engine::{EngineHealth, HEALTHY, Subsystems};
+use contract::proof::{CHALLENGE_HEADER, Challenge, PROOF_HEADER};
 
 use super::State;
 
-/// Whether the engine and its parts are well. Polled often: it costs one point read.
+/// Whether the engine and its parts are well. Polled often: it costs one point read. Who asks with a challenge is given a
+/// proof that this is the engine with the key.
 #[utoipa::path(get, path = "/health", responses((status = 200, body = EngineHealth)))]
-pub(super) async fn health(Extract(State(shared)): Extract<State>) -> Json<EngineHealth> {
+pub(super) async fn health(
+    Extract(State(shared)): Extract<State>,
+    headers: HeaderMap,
+) -> (AppendHeaders<Option<(HeaderName, String)>>, Json<EngineHealth>) {
     let database = match shared.brain.check() {
         Ok(()) => HEALTHY.to_owned(),
         Err(reason) => reason,
@@ -22,5 +29,9 @@ pub(super) async fn health(Extract(State(shared)): Extract<State>) -> Json<Engin
     let well = [&subsystems.database, &subsystems.llm_provider, &subsystems.asset_directory];
     let status = if well.iter().all(|status| *status == HEALTHY) { HEALTHY } else { "degraded" };
     let uptime = shared.clock.monotonic().saturating_sub(shared.started);
-    Json(EngineHealth { status: status.to_owned(), uptime_seconds: uptime.as_secs_f64(), subsystems })
+    let health = EngineHealth { status: status.to_owned(), uptime_seconds: uptime.as_secs_f64(), subsystems };
+    let challenge = headers.get(CHALLENGE_HEADER).and_then(|text| Challenge::read(text.to_str().ok()?));
+    let proof = challenge.map(|challenge| shared.lock.proof(&challenge));
+    let proof = proof.map(|proof| (HeaderName::from_static(PROOF_HEADER), proof));
+    (AppendHeaders(proof), Json(health))
 }

@@ -204,3 +204,29 @@ async fn activity_has_exactly_its_fields() {
     assert!(at.as_str().unwrap().parse::<contract::Timestamp>().unwrap().to_string() == at, "{at}");
     app.stop().await;
 }
+
+#[tokio::test]
+async fn health_proves_the_key_that_holds_to_whoever_asks_with_a_challenge() {
+    use contract::proof::{CHALLENGE_HEADER, Challenge, PROOF_HEADER};
+
+    let app = App::start().await;
+    let asked = async |challenge: Option<&str>| {
+        let mut request = app.keyless("GET", "/health");
+        if let Some(challenge) = challenge {
+            request = request.header(CHALLENGE_HEADER, challenge);
+        }
+        let answer = within(request.send()).await.unwrap();
+        assert_eq!(answer.status(), 200);
+        Some(answer.headers().get(PROOF_HEADER)?.to_str().unwrap().to_owned())
+    };
+    let challenge = Challenge::generate().unwrap();
+    let proof = asked(Some(&challenge.to_string())).await.unwrap();
+    assert!(challenge.is_met_by(&proof, KeyHash::of(KEY)));
+    for none in [None, Some(""), Some("no challenge"), Some(&*"a".repeat(129))] {
+        assert_eq!(asked(none).await, None, "{none:?}");
+    }
+    result(&app, KEY, swap(&KeyHash::of(OTHER).to_hex())).await;
+    let proof = asked(Some(&challenge.to_string())).await.unwrap();
+    assert!(challenge.is_met_by(&proof, KeyHash::of(OTHER)));
+    app.stop().await;
+}

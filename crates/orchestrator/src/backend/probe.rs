@@ -34,6 +34,12 @@ pub(crate) enum Unwell {
         /// Where it was asked.
         port: u16,
     },
+    /// It gives no proof of the key, though it could if it were the engine.
+    #[error("what answers on port {port} gives no proof that it has this engine's key")]
+    Unproven {
+        /// Where it was asked.
+        port: u16,
+    },
     /// No answer in time.
     #[error("no answer within {seconds} s")]
     Late {

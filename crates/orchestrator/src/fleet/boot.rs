@@ -237,7 +237,7 @@ impl Fleet {
         let said = |unwell: Unwell| unwell.to_string();
         let examined = self.probe.examine(port, key.hash()).await.map_err(said)?;
         judge(&examined.health, wants)?;
-        self.accept(port, key, examined.proof).await.map_err(said)
+        self.recognise_launched(port, key, examined.proof).await.map_err(said)
     }
 }
 

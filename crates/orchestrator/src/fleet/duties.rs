@@ -203,10 +203,11 @@ impl Fleet {
         judge(&examined.health, Wants::Brain)?;
         let doubted = match examined.proof {
             Proof::Given => {
-                self.supervision.key_accepted(engine_id, self.moment());
+                self.supervision.key_proven(engine_id, self.moment());
                 false
             }
             Proof::Wrong => true,
+            Proof::Absent if patient.proven => return Err(said(Unwell::Unproven { port: patient.port })),
             Proof::Absent => patient.key != KeyState::Accepted,
         };
         if !doubted || sabotage::by(Saboteur::TrustKeys) {

@@ -78,6 +78,8 @@ pub(super) struct Patient {
     pub(super) failed: u32,
     pub(super) key: KeyState,
     pub(super) key_hash: KeyHash,
+    /// Whether it has proven before that it has its key.
+    pub(super) proven: bool,
 }
 
 /// See the module.
@@ -260,13 +262,14 @@ impl Supervision {
     pub(super) fn patient(&self, engine_id: EngineId) -> Option<Patient> {
         let state = self.state();
         let ward = state.wards.get(&engine_id)?;
-        let Running { port, instance, failed_checks, key, key_hash, .. } = ward.as_running()?;
+        let Running { port, instance, failed_checks, key, key_hash, proven, .. } = ward.as_running()?;
         Some(Patient {
             port: *port,
             instance: instance.clone(),
             failed: *failed_checks,
             key: *key,
             key_hash: *key_hash,
+            proven: *proven,
         })
     }
 
@@ -286,6 +289,14 @@ impl Supervision {
     pub(super) fn set_key_hash(&self, engine_id: EngineId, key_hash: KeyHash) {
         if let Some(running) = self.state().wards.get_mut(&engine_id).and_then(Ward::as_running_mut) {
             running.key_hash = key_hash;
+        }
+    }
+
+    /// A running engine has proven that it has the registry's key.
+    pub(super) fn key_proven(&self, engine_id: EngineId, now: Moment) {
+        if let Some(running) = self.state().wards.get_mut(&engine_id).and_then(Ward::as_running_mut) {
+            running.proven = true;
+            running.key_accepted(now);
         }
     }
 

@@ -223,7 +223,10 @@ impl FaultBackend {
 
     /// There is but one image from now on, as where engines are processes.
     pub(crate) fn keep_one_image(&self) {
-        self.state().one_image = true;
+        let mut state = self.state();
+        state.one_image = true;
+        // It is the orchestrator's own, which proves its key.
+        state.proving = true;
     }
 
     /// This image of another major version is there from now on.

@@ -89,6 +89,8 @@ pub(super) struct Running {
     checking: bool,
     pub(super) key: KeyState,
     pub(super) key_hash: KeyHash,
+    /// It has proven once that it has its key: what gives no proof from then on is not it.
+    pub(super) proven: bool,
     /// When its idleness is judged next.
     judge_at: Moment,
     threshold: Moment,
@@ -119,6 +121,7 @@ impl Ward {
             checking: false,
             key: KeyState::Accepted,
             key_hash: row.key_hash,
+            proven: false,
             judge_at: NEVER,
             threshold: moment(threshold),
             failed_checks: stamp.failed_checks,

@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::json;
 
 use crate::config::Rules;
-use crate::testing::{Call, Caller, Fault, TestApp, short};
+use crate::testing::{Call, Caller, Fault, Health, TestApp, short};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -92,5 +92,36 @@ async fn lesson_o28_no_key_is_sent_to_show_whose_an_engine_is() {
     app.backend.forget_keys();
     app.step_until(SECOND, async || app.ledger().await.len() > 3).await;
     assert!(app.ledger().await[2].starts_with("crash running→failed it refuses the key"));
+    assert_eq!(app.backend.keys_sent(), 0);
+}
+
+/// What takes the port of an engine that proves its key says that it is well, and gives no proof: it is sent no key.
+#[tokio::test]
+async fn lesson_o28_what_gives_no_proof_where_the_engine_did_is_not_the_engine() {
+    let app = TestApp::new().await;
+    app.backend.prove_keys();
+    let product = app.product("demo", json!({})).await;
+    product.provision("ann").await;
+    let engine_id = *app.backend.running().iter().next().unwrap();
+    app.step_until(SECOND, async || app.backend.asked(engine_id) > 3).await;
+    app.backend.set_health(Health::Stranger);
+    app.step_until(SECOND, async || short(product.get("ann").await) == "200 failed").await;
+    let crash = app.ledger().await.pop().unwrap();
+    assert!(crash.contains("gives no proof that it has this engine's key"), "{crash}");
+    assert_eq!(app.backend.keys_sent(), 0);
+}
+
+/// Where the image is this very program, a launched engine gives a proof or is none.
+#[tokio::test]
+async fn lesson_o28_what_answers_in_the_place_of_an_engine_that_boots_is_sent_no_key() {
+    let app = TestApp::new().await;
+    app.backend.keep_one_image();
+    let product = app.product("demo", json!({})).await;
+    app.backend.set_health(Health::Stranger);
+    let refused = app.while_time_passes(SECOND, product.provision("ann")).await;
+    assert_eq!(short(refused), "504 BOOT_TIMEOUT");
+    assert_eq!(app.backend.keys_sent(), 0);
+    app.backend.set_health(Health::Well);
+    assert_eq!(short(product.provision("ann").await), "200 running");
     assert_eq!(app.backend.keys_sent(), 0);
 }
