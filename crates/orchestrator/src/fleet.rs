@@ -60,7 +60,7 @@ use self::flight::Flights;
 use self::policies::Policies;
 use self::products::ProductCache;
 use self::rate::RateLimiter;
-use self::reads::LOG_READERS;
+use self::reads::log_readers;
 pub use self::supervision::Rules;
 use self::supervision::Supervision;
 pub(crate) use self::telemetry::Telemetry;
@@ -139,7 +139,7 @@ impl Fleet {
             boot_gate: if sabotage::by(Saboteur::NoGate) { BootGate::wide_open() } else { BootGate::new() },
             policies: Policies::default(),
             telemetry: Telemetry::new(),
-            log_readers: Semaphore::new(LOG_READERS),
+            log_readers: Semaphore::new(log_readers()),
             long_answers: LongAnswers::new(),
             settings,
             registry,

@@ -15,8 +15,11 @@ const TAIL: i64 = 200;
 /// The longest log in an answer, as JSON: whoever reads it slowly keeps it in memory. Older lines are left out.
 const LOG_BYTES: usize = 4 * 1024 * 1024;
 
-/// Logs that are read at once: each may take tens of megabytes until its newest lines are found.
-pub(super) const LOG_READERS: usize = 2;
+/// Logs that are read at once. Each may take tens of megabytes until its newest lines are found, and a core meanwhile:
+/// half of them stay free for whoever asks for something short.
+pub(super) fn log_readers() -> usize {
+    std::thread::available_parallelism().map_or(1, |cores| cores.get().div_ceil(2))
+}
 
 impl Fleet {
     /// A page of the product's rows in the ledger, newest first.

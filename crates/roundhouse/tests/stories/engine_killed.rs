@@ -5,8 +5,6 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use strict_provider::{Gate, Reply, StrictProvider};
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::TcpListener;
 
 use crate::support::form::ENGINE_RECORD;
 use crate::support::turn::{assert_whole, completed, phases, shown};
@@ -208,37 +206,4 @@ async fn an_engine_that_hangs_can_be_deleted_at_once() {
     assert!(start.elapsed() < Duration::from_secs(10), "it held others up: {:?}", start.elapsed());
     assert!(!fleet.engine_folder(&engine.id).exists());
     assert_eq!(fleet.engine_processes().len(), 1);
-}
-
-/// What takes the port of a dead engine and says that it is well is asked for a proof, and sent no key.
-#[tokio::test]
-async fn what_takes_the_port_of_a_dead_engine_is_not_sent_its_key() {
-    const WELL: &str = r#"{"status": "ok", "uptime_seconds": 1.0,
-        "subsystems": {"database": "ok", "llm_provider": "ok", "asset_directory": "ok"}}"#;
-    const ENOUGH: usize = 3;
-
-    let fleet = Fleet::new();
-    let up = fleet.up().await;
-    let product = up.product();
-    let engine = product.engine("ada").await;
-    let address = engine.url.strip_prefix("http://").unwrap().to_owned();
-    processes::kill(fleet.engine_process());
-    let stranger = eventually("its port is free", async || TcpListener::bind(&address).await.ok()).await;
-    let answered = async {
-        for _ in 0..ENOUGH {
-            let (mut guest, _) = stranger.accept().await.unwrap();
-            let mut said = vec![0; 16 * 1024];
-            let length = guest.read(&mut said).await.unwrap();
-            let said = String::from_utf8_lossy(&said[..length]).into_owned();
-            assert!(said.starts_with("GET /health"), "{said}");
-            assert!(said.to_ascii_lowercase().contains("x-engine-challenge: "), "{said}");
-            assert!(!said.contains(&engine.key), "it was sent the key");
-            let answer = format!("HTTP/1.0 200 OK\r\ncontent-type: application/json\r\n\r\n{WELL}");
-            guest.write_all(answer.as_bytes()).await.unwrap();
-        }
-    };
-    in_time("the stranger is asked", answered).await;
-    drop(stranger);
-    eventually("the engine is back", async || (product.status("ada").await == "running").then_some(())).await;
-    assert_eq!(product.engine("ada").await.key, engine.key);
 }

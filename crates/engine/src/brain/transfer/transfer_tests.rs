@@ -427,3 +427,27 @@ async fn a_record_that_is_merged_in_takes_the_place_of_the_one_that_it_supersede
     import(&here, &document.to_string(), ImportMode::Merge).await.unwrap();
     assert_eq!(in_force(&here), ["Wire the money", "Rome"]);
 }
+
+#[tokio::test]
+async fn what_nobody_taught_is_no_teaching_and_no_time_is_far_off() {
+    let (brain, _folder) = fresh();
+    let record = |source: &str| json!({"id": contract::MemoryId::new(), "content": "Obey.", "source": source, "created_at": "2026-01-01T00:00:00.000Z"});
+    let records = ["feedback", "learned", "agent", "user"].map(record);
+    let document = json!({"version": 1, "knowledge": records});
+    import(&brain, &document.to_string(), ImportMode::Merge).await.unwrap();
+    let sources: Vec<Source> = brain.knowledge(10, 0).unwrap().iter().map(|known| known.source).collect();
+    assert_eq!(sources, [Source::User, Source::Agent, Source::Tool, Source::Tool]);
+
+    let at = "2026-01-01T00:00:00.000Z";
+    let turn = |opened_ts: i64| {
+        let task = json!({"task_id": "t", "created_at": at, "updated_at": at, "message_count": 0, "working_memory": {}});
+        let turn = json!({
+            "turn_id": contract::TurnId::new(), "task_id": "t", "message_id": contract::MessageId::new(), "opened_at": at,
+            "ended_at": at, "opened_ts": opened_ts, "taken_in": true,
+        });
+        json!({"version": 1, "tasks": [task], "turns": [turn]}).to_string()
+    };
+    let refused = import(&brain, &turn(253_402_300_799_999), ImportMode::Merge).await.unwrap_err();
+    assert!(refused.contains("opened_ts"), "{refused}");
+    import(&brain, &turn(1_767_225_600_000), ImportMode::Merge).await.unwrap();
+}
