@@ -190,7 +190,7 @@ pub enum OpenError {
 pub struct NetworkError(NetworkFault);
 
 impl OpenError {
-    fn registry(database: DatabaseUrl, error: OpenRegistryError) -> Self {
+    pub(crate) fn registry(database: DatabaseUrl, error: OpenRegistryError) -> Self {
         match error {
             OpenRegistryError::Held(holder) => Self::InUse { database, holder },
             OpenRegistryError::Newer { found, known } => Self::Newer { database, found, known },

@@ -58,7 +58,7 @@ pub(crate) use row::EngineRow;
 use set_aside::SetAside;
 pub(crate) use stamps::{Stamp, Supervised};
 pub use verify::{Break, Checked, VerifyError, verify};
-pub(crate) use verify::{Inventory, inventory, is_there};
+pub(crate) use verify::{Inventory, check_usable, inventory, is_there};
 
 use crate::locks::KeyedLocks;
 

@@ -19,16 +19,23 @@ use crate::terminal;
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Check the variables, print what they come to, and end: 0 if all is well, 2 with every fault otherwise.
+    /// Check the variables, and that the database, the folders and what runs the engines can be used; print what they
+    /// come to, and end: 0 if all is well, 2 with every fault of the variables, 1 with all that cannot be used.
     #[arg(long)]
     check: bool,
+    /// With --check: only the variables.
+    #[arg(long, requires = "check")]
+    offline: bool,
 }
 
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let (config, log) = configuration(&ProcessEnv).map_err(Failure::usage)?;
     if args.check {
         terminal::say(&format!("{config}\n{log}"))?;
-        return Ok(());
+        for warning in &config.warnings {
+            eprintln!("warning: {warning}");
+        }
+        return if args.offline { Ok(()) } else { check_what_they_name(&config) };
     }
     service::logging::init_as(log.format, log.filter);
     for warning in &config.warnings {
@@ -55,6 +62,17 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         tracing::info!("The orchestrator has stopped; its engines keep running.");
         Ok(())
     })
+}
+
+/// Looks whether an orchestrator of this configuration could begin.
+fn check_what_they_name(config: &Config) -> Result<(), Failure> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let lacks = runtime.block_on(orchestrator::preflight(config));
+    if lacks.is_empty() {
+        return Ok(());
+    }
+    let lines = lacks.into_iter().map(|lack| format!("\n  {:#}", anyhow::Error::from(lack)));
+    Err(anyhow::anyhow!("this cannot be used:{}", lines.collect::<String>()).into())
 }
 
 /// How an orchestrator that could not begin ends: 2 where its configuration names what cannot be used, 1 where something

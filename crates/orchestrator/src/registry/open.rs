@@ -277,6 +277,11 @@ pub(super) async fn found_version(connection: &mut AnyConnection) -> Result<i64,
     sqlx::raw_sql("CREATE TABLE IF NOT EXISTS meta (name TEXT PRIMARY KEY, value TEXT NOT NULL)")
         .execute(&mut *connection)
         .await?;
+    known_version(connection).await
+}
+
+/// The version of the schema of a database with the table of facts, which must be one that this binary knows.
+pub(super) async fn known_version(connection: &mut AnyConnection) -> Result<i64, OpenRegistryError> {
     let known = i64::try_from(MIGRATIONS.len()).unwrap_or(i64::MAX);
     let found = schema_version(connection).await?;
     if found > known { Err(OpenRegistryError::Newer { found, known }) } else { Ok(found) }

@@ -12,7 +12,9 @@ use sqlx::{AnyConnection, ConnectOptions as _, Connection as _, Row as _};
 use super::access::within;
 use super::chain::{Link, NO_HASH};
 use super::meta::DEPLOYMENT_ID;
-use super::open::{Database, OpenRegistryError, drivers, has_meta, is_known, url};
+use super::open::{
+    Database, OpenRegistryError, drivers, has_meta, is_known, known_version, refuse_foreign, url,
+};
 use super::postgres;
 use crate::config::DatabaseUrl;
 
@@ -174,6 +176,16 @@ async fn connect(database: &DatabaseUrl) -> Result<(AnyConnection, Database), Op
             Ok((connection, Database::Postgres))
         }
     }
+}
+
+/// Whether `database` is a registry that this version can open, or empty. It looks beside whoever holds it.
+pub(crate) async fn check_usable(database: &DatabaseUrl) -> Result<(), OpenRegistryError> {
+    let (mut connection, kind) = connect(database).await?;
+    refuse_foreign(&mut connection, kind).await?;
+    if has_meta(&mut connection, kind).await? {
+        known_version(&mut connection).await?;
+    }
+    Ok(())
 }
 
 /// Whether there is a registry at `database`, of whatever version.

@@ -85,9 +85,16 @@ const DEFAULTS: [&str; 21] = [
     "ORCH_CATALOG_MOUNT_PATH=/var/lib/roundhouse/catalog",
 ];
 
-/// What `--check` says of a configuration.
+/// What `--check` says of a configuration, by its variables alone.
 async fn check(place: &Deployment, variables: &BTreeMap<String, String>) -> Ended {
-    place.fleet.home.run(&["orchestrator", "--check"], variables).ended().await
+    place.fleet.home.run(&["orchestrator", "--check", "--offline"], variables).ended().await
+}
+
+/// What `--check` says of a configuration and of what it names, where one variable is another.
+async fn look(place: &Deployment, name: &str, value: &str) -> Ended {
+    let mut variables = place.fleet.variables.clone();
+    variables.insert(name.to_owned(), value.to_owned());
+    place.fleet.home.run(&["orchestrator", "--check"], &variables).ended().await
 }
 
 /// Asserts that a refusal has exactly these faults: a line for each, that names the variable and, unless that is
@@ -313,4 +320,47 @@ async fn the_log_is_as_loud_as_it_is_told_and_of_the_form_that_is_wanted() {
     let place = Deployment::plain().with("ORCH_LOG_LEVEL", "error");
     let (orchestrator, _) = place.start_with_product().await;
     assert_eq!(orchestrator.end(rustix::process::Signal::TERM).await.well(), "");
+}
+
+#[tokio::test]
+async fn a_check_looks_at_the_database_and_the_folders_and_leaves_nothing() {
+    let place = Deployment::plain();
+    look(&place, "ORCH_BACKEND", "process").await.well();
+    assert_eq!(fs::read_dir(place.fleet.folder()).unwrap().count(), 0, "a check leaves nothing");
+
+    let file = place.fleet.folder().join("file");
+    fs::write(&file, "no database").unwrap();
+    let file = file.display();
+    for (name, value) in [
+        ("ORCH_DATABASE_URL", format!("sqlite://{file}")),
+        ("ORCH_DATABASE_URL", format!("sqlite://{file}/registry.db")),
+        ("ORCH_DATABASE_URL", "postgres://ada:t0psecret@127.0.0.1:1/registry".to_owned()),
+        ("ORCH_DATA_ROOT_PATH", format!("{file}/engines")),
+    ] {
+        let said = look(&place, name, &value).await.refused(1, &[name]);
+        assert!(!said.contains("t0psecret"), "{said}");
+        // The variables by themselves are well.
+        let mut variables = place.fleet.variables.clone();
+        variables.insert(name.to_owned(), value);
+        check(&place, &variables).await.well();
+    }
+
+    // Beside a running one.
+    let orchestrator = place.start().await;
+    look(&place, "ORCH_BACKEND", "process").await.well();
+    drop(orchestrator);
+}
+
+#[tokio::test]
+async fn a_check_looks_at_the_docker_daemon_and_the_image() {
+    let Some(place) = Deployment::docker() else { return };
+    look(&place, "ORCH_BACKEND", "docker").await.well();
+    for (name, value) in
+        [("ORCH_ENGINE_IMAGE", "svc-engine:9.9.9"), ("ORCH_DOCKER_SOCKET", "/nowhere/docker.sock")]
+    {
+        look(&place, name, value).await.refused(1, &[name, "engines cannot be run"]);
+    }
+    let variables = place.fleet.variables.clone();
+    let started = place.fleet.home.run(&["orchestrator", "--offline"], &variables).ended().await;
+    started.refused(2, &["--check"]);
 }

@@ -1,0 +1,117 @@
+//! `roundhouse orchestrator --check`: whether what the configuration names is there and can be used. It looks, also beside a
+//! running orchestrator, and makes nothing.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::fs::{Access, access};
+use service::clock::SystemClock;
+
+use crate::OpenError;
+use crate::backend::docker::{self, DockerBackend};
+use crate::backend::{BackendError, EngineBackend as _};
+use crate::config::{BackendKind, Config, DatabaseUrl};
+use crate::registry::check_usable;
+
+/// How long the database and the backend are each waited for.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Something that an orchestrator of this configuration would lack. Its text is for the operator.
+#[derive(Debug, thiserror::Error)]
+pub enum Lack {
+    /// The registry cannot be used.
+    #[error(transparent)]
+    Registry(OpenError),
+    /// A folder can be neither used nor made.
+    #[error(
+        "{folder} ({variable}) cannot be used: it must be a folder that this user can write to, or one that can be made"
+    )]
+    Folder {
+        /// The variable that names it.
+        variable: &'static str,
+        /// The folder.
+        folder: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// What runs the engines cannot be used.
+    #[error("engines cannot be run ({variable}): {fault}")]
+    Backend {
+        /// The variable that is to be looked at.
+        variable: &'static str,
+        /// What is wrong.
+        fault: String,
+    },
+}
+
+/// All that is lacking; none where an orchestrator could begin.
+pub async fn preflight(config: &Config) -> Vec<Lack> {
+    let mut lacks = Vec::new();
+    lacks.extend(registry(&config.database).await.err());
+    lacks.extend(folder("ORCH_DATA_ROOT_PATH", &config.data_root).err());
+    lacks.extend(backend(config).await.err());
+    lacks
+}
+
+async fn registry(database: &DatabaseUrl) -> Result<(), Lack> {
+    if let DatabaseUrl::Sqlite(path) = database
+        && !path.exists()
+    {
+        return folder("ORCH_DATABASE_URL", path.parent().unwrap_or(Path::new("/")));
+    }
+    let looked = tokio::time::timeout(PATIENCE, check_usable(database)).await;
+    let looked =
+        looked.unwrap_or_else(|_| Err(sqlx::Error::Io(io::Error::from(io::ErrorKind::TimedOut)).into()));
+    looked.map_err(|error| Lack::Registry(OpenError::registry(database.clone(), error)))
+}
+
+/// Whether `folder` can be written to or, where it is not there, made.
+fn folder(variable: &'static str, folder: &Path) -> Result<(), Lack> {
+    let lack = |source| Lack::Folder { variable, folder: folder.to_owned(), source };
+    let absolute = std::path::absolute(folder).map_err(lack)?;
+    for existing in absolute.ancestors() {
+        match existing.metadata() {
+            Ok(found) if found.is_dir() => {
+                let needed = Access::WRITE_OK | Access::EXEC_OK;
+                return access(existing, needed).map_err(|errno| lack(errno.into()));
+            }
+            Ok(_) => return Err(lack(io::Error::from(io::ErrorKind::NotADirectory))),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(lack(error)),
+        }
+    }
+    Ok(())
+}
+
+async fn backend(config: &Config) -> Result<(), Lack> {
+    let BackendKind::Docker { socket } = &config.backend else { return Ok(()) };
+    let options = docker::Options {
+        socket: socket.clone(),
+        network: config.engine_network.clone(),
+        // Of no deployment: nothing is looked for by it.
+        deployment_id: String::new(),
+        data_root: config.data_root.clone(),
+        catalog: config.catalog.clone(),
+        user: docker::User::of_engines(),
+    };
+    let backend = DockerBackend::new(options, Arc::new(SystemClock::new()));
+    let look = async {
+        backend.ping().await?;
+        backend.check_image(&config.engine_image).await
+    };
+    let looked: Result<(), BackendError> = match tokio::time::timeout(PATIENCE, look).await {
+        Ok(looked) => looked,
+        Err(_) => Err(BackendError::Unreachable(format!("no answer within {} s", PATIENCE.as_secs()))),
+    };
+    looked.map_err(|error| {
+        let variable = if matches!(error, BackendError::NoImage(_)) {
+            "ORCH_ENGINE_IMAGE"
+        } else {
+            "ORCH_DOCKER_SOCKET"
+        };
+        Lack::Backend { variable, fault: error.to_string() }
+    })
+}
