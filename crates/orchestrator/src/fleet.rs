@@ -92,6 +92,8 @@ pub struct Fleet {
     flights: Arc<Flights>,
     supervision: Supervision,
     boot_gate: BootGate,
+    /// For engines that have just been launched as processes of this machine.
+    cores: BootGate,
     policies: Policies,
     telemetry: Telemetry,
     log_readers: Semaphore,
@@ -136,6 +138,7 @@ impl Fleet {
         let (exits, _) = broadcast::channel(EXIT_BACKLOG);
         Arc::new(Self {
             supervision: Supervision::new(settings.rules),
+            cores: BootGate::of_cores(),
             boot_gate: if sabotage::by(Saboteur::NoGate) { BootGate::wide_open() } else { BootGate::new() },
             policies: Policies::default(),
             telemetry: Telemetry::new(),

@@ -4,6 +4,7 @@
 //! engine say, may have taken the port just before it. So a good answer counts only if whoever gave it takes
 //! the engine's key.
 
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,6 +14,7 @@ use contract::{EngineId, EngineKey, Timestamp};
 use secrecy::SecretString;
 use tokio::sync::broadcast::{self, error::RecvError};
 
+use super::boot_gate::{Boot, Permit};
 use super::{Fleet, FleetError};
 use crate::backend::{BackendError, Caps, Exit, Instance, Launch, Unwell};
 use crate::keys::{KeyError, Purpose};
@@ -27,6 +29,9 @@ const SECRETS_KEY: &str = "AD_ENCRYPTION_KEY";
 const PAUSES: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(100));
 /// How long one question waits for its answer.
 const ANSWER: Duration = Duration::from_secs(10);
+
+/// How long an engine that boots is taken to be at work: several times what a boot takes.
+const BUSY: Duration = Duration::from_millis(250);
 
 /// How many of the log's last lines the ledger keeps of a boot that failed and of an engine that ended.
 pub(super) const LOG_LINES: usize = 20;
@@ -149,6 +154,12 @@ impl Fleet {
         // Before the launch: an engine may end before its launch has returned.
         let exits = self.exits.subscribe();
         let key = self.engine_key(row).map_err(Why::Keys)?;
+        // Engines that are this very program are processes of this machine.
+        let core = if self.backend.has_one_image() {
+            Some(self.cores.permit(row.seat.product_id, Boot::Requested).await)
+        } else {
+            None
+        };
         let instance = self.launch(row).await?;
         let port = row.port.unwrap_or_default();
         let mut last = "it has not been asked yet".to_owned();
@@ -156,11 +167,19 @@ impl Fleet {
             biased;
             how = ended(exits, row.engine_id, &instance) => return Err(Why::Exited(how)),
             () = self.until_well(port, &key, wants, &mut last) => {}
+            never = self.let_go(core) => match never {},
             () = self.clock.sleep(self.settings.boot_timeout) => return Err(Why::Late(last)),
         }
         let took = self.clock.monotonic().saturating_sub(begun);
         let took_ms = i64::try_from(took.as_millis()).unwrap_or(i64::MAX);
         Ok(Booted { instance, health_at: self.now(), took_ms })
+    }
+
+    /// Gives back the core of an engine that has not answered for so long that it is not working on it.
+    async fn let_go(&self, core: Option<Permit>) -> Infallible {
+        self.clock.sleep(BUSY).await;
+        drop(core);
+        std::future::pending().await
     }
 
     /// Launches the engine of `row`, on another port than it has where that one is taken.

@@ -136,6 +136,13 @@ impl BootGate {
         Self::of(BOOTS_AT_ONCE, RESTARTS_AT_ONCE)
     }
 
+    /// A gate for launches that take a core of this machine each until the engine answers. No product has more than half
+    /// of the cores for them: whoever is answered in the meantime needs one too.
+    pub(super) fn of_cores() -> Self {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        Self::of(cores, cores)
+    }
+
     /// A gate that holds up nobody.
     pub(super) fn wide_open() -> Self {
         Self::of(usize::MAX, usize::MAX)
