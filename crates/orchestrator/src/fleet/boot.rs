@@ -1,8 +1,8 @@
 //! Bringing an engine up: launch it, and ask it how it is until it is well, dead or late.
 //!
 //! What answers on the engine's port need not be the engine: something else on the host, another deployment's
-//! engine say, may have taken the port just before it. So a good answer counts only if whoever gave it takes
-//! the engine's key.
+//! engine say, may have taken the port just before it. So a good answer counts only if whoever gave it shows
+//! that it has the engine's key.
 
 use std::sync::Arc;
 use std::time::Duration;

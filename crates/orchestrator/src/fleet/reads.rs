@@ -1,5 +1,7 @@
 //! What products can look at beside their engines: the ledger, figures, logs.
 
+use std::sync::Arc;
+
 use contract::UserId;
 use contract::audit::{AuditId, AuditList, ListAudit};
 use contract::figures::{FleetStatus, Metrics};
@@ -54,10 +56,16 @@ impl Fleet {
         let row = self.registry.engine(&seat).await?.ok_or(FleetError::EngineNotFound)?;
         let lines = usize::try_from(ask.tail.map_or(TAIL, TailLines::get)).unwrap_or_default();
         // The permits are never withdrawn.
-        let _permit = self.log_readers.acquire().await.map_err(FleetError::internal)?;
+        let permit = Arc::clone(&self.log_readers).acquire_owned().await.map_err(FleetError::internal)?;
         let lines = self.backend.log_tail(row.engine_id, lines).await?;
-        // Megabytes take a while to write, which would hold up the calls of others on this thread.
-        let written = tokio::task::spawn_blocking(move || written(&lines, LOG_BYTES)).await;
+        // Megabytes take a while to write, which would hold up the calls of others on this thread; also where the caller
+        // has gone, so the permit is held until they are written.
+        let written = tokio::task::spawn_blocking(move || {
+            let written = written(&lines, LOG_BYTES);
+            drop(permit);
+            written
+        })
+        .await;
         written.map_err(FleetError::internal)?.map_err(FleetError::internal)
     }
 }

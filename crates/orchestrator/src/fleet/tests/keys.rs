@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use contract::EngineId;
 use serde_json::json;
 
 use crate::config::Rules;
@@ -75,15 +76,21 @@ async fn an_explanation_says_that_the_key_is_refused() {
     assert!(!because.contains("refuses the key"), "{because}");
 }
 
-/// Engines that prove their keys, and what takes the port of one.
-#[tokio::test]
-async fn lesson_o28_no_key_is_sent_to_show_whose_an_engine_is() {
-    let app = TestApp::new().await;
+/// A product with one engine, which has proven its key in several checks.
+async fn with_proving_engine(app: &TestApp) -> (Caller<'_>, EngineId) {
     app.backend.prove_keys();
     let product = app.product("demo", json!({})).await;
     product.provision("ann").await;
     let engine_id = *app.backend.running().iter().next().unwrap();
     app.step_until(SECOND, async || app.backend.asked(engine_id) > 3).await;
+    (product, engine_id)
+}
+
+/// Engines that prove their keys, and what takes the port of one.
+#[tokio::test]
+async fn lesson_o28_no_key_is_sent_to_show_whose_an_engine_is() {
+    let app = TestApp::new().await;
+    let (product, engine_id) = with_proving_engine(&app).await;
     assert_eq!(product.rotate("ann").await.0, 200);
     let asked = app.backend.asked(engine_id);
     app.step_until(SECOND, async || app.backend.asked(engine_id) > asked + 3).await;
@@ -99,11 +106,7 @@ async fn lesson_o28_no_key_is_sent_to_show_whose_an_engine_is() {
 #[tokio::test]
 async fn lesson_o28_what_gives_no_proof_where_the_engine_did_is_not_the_engine() {
     let app = TestApp::new().await;
-    app.backend.prove_keys();
-    let product = app.product("demo", json!({})).await;
-    product.provision("ann").await;
-    let engine_id = *app.backend.running().iter().next().unwrap();
-    app.step_until(SECOND, async || app.backend.asked(engine_id) > 3).await;
+    let (product, _) = with_proving_engine(&app).await;
     app.backend.set_health(Health::Stranger);
     app.step_until(SECOND, async || short(product.get("ann").await) == "200 failed").await;
     let crash = app.ledger().await.pop().unwrap();
