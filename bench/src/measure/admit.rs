@@ -62,7 +62,8 @@ pub(super) async fn measure(bench: &Bench) -> anyhow::Result<Vec<Quantity>> {
     Ok(measured)
 }
 
-fn floor(bench: &Bench, folder: &Path) -> anyhow::Result<(Process, SocketAddr)> {
+/// The plain server that admits, and its address.
+pub(super) fn floor(bench: &Bench, folder: &Path) -> anyhow::Result<(Process, SocketAddr)> {
     let port = free_port()?;
     let command = floors::command(&bench.floors, Kind::Admit, port, folder)?;
     let mut process = Process::spawn(command, "the admit floor", log_file(folder, "floor"))?;

@@ -1,5 +1,6 @@
 //! What one product costs another: the admits of a quiet product, one every few milliseconds on a kept connection,
-//! while a noisy one does its worst. The same admits on a quiet host stand beside it.
+//! while a noisy one does its worst. The same admits on a quiet host stand beside it, and so does a plain server that
+//! shares nothing with the noisy product but the host's cores.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -10,16 +11,19 @@ use bytes::Bytes;
 use contract::orchestrator::Admission;
 
 use crate::bench::Bench;
-use crate::orchestrator::{Orchestrator, Site, admit};
+use crate::client::Client;
+use crate::floors::{ADMIT_KEY, admit_user};
+use crate::orchestrator::{Site, admit};
 use crate::report::{Budget, Quantity, Subject, Unit};
 use crate::stats::percentile;
 
+use super::admit::floor;
 use super::noisy::{Noise, Noisy};
 
 /// Whose admits are measured. The user's engine runs.
 const QUIET_USER: &str = "quiet";
-/// Between two admits: far less than an orchestrator can answer.
-const PACE: Duration = Duration::from_millis(5);
+/// Between two admits, of ours and of the plain server in turn: far less than either can answer.
+const PACE: Duration = Duration::from_micros(2_500);
 /// Every admit of a round counts; the slowest percent of them decides.
 const PERCENTILES: [usize; 2] = [50, 99];
 
@@ -29,6 +33,9 @@ pub(super) async fn measure(bench: &Bench) -> anyhow::Result<Vec<Quantity>> {
     let mut client = orchestrator.connect().await?;
     orchestrator.provision(&mut client, QUIET_USER).await?;
     let noisy = Noisy::register(&site, &orchestrator).await?;
+    let (_plain, plain) = floor(bench, &bench.folder()?)?;
+    let ours = Admits { address: orchestrator.address, user: QUIET_USER.to_owned(), key: orchestrator.key() };
+    let plain = Admits { address: plain, user: admit_user(0), key: ADMIT_KEY };
     let for_how_long = bench.size.of(Duration::from_secs(2), Duration::from_secs(8));
 
     let mut quantities = Vec::new();
@@ -36,14 +43,19 @@ pub(super) async fn measure(bench: &Bench) -> anyhow::Result<Vec<Quantity>> {
         let mut measured = PERCENTILES.map(|percent| quantity(noise, percent));
         for round in 0..bench.rounds {
             bench.progress(&format!("admits beside {}", noise.name()), round);
-            let quiet = admits(&orchestrator, for_how_long).await?;
+            let [quiet, _] = in_turn([&ours, &plain], for_how_long).await?;
             let at_work = noisy.begin(noise).await?;
-            let beside = admits(&orchestrator, for_how_long).await;
+            let beside = in_turn([&ours, &plain], for_how_long).await;
             // Also where the admits failed: what was begun must end.
             at_work.end().await?;
-            let beside = beside?;
+            let [beside, plain] = beside?;
             for (quantity, percent) in measured.iter_mut().zip(PERCENTILES) {
                 quantity.add(percentile(&beside, percent), percentile(&quiet, percent));
+                quantity
+                    .floors
+                    .iter_mut()
+                    .skip(1)
+                    .for_each(|floor| floor.samples.extend(percentile(&plain, percent)));
             }
         }
         quantities.extend(measured);
@@ -52,20 +64,38 @@ pub(super) async fn measure(bench: &Bench) -> anyhow::Result<Vec<Quantity>> {
     Ok(quantities)
 }
 
-/// The latencies of admits of the quiet product, in milliseconds.
-async fn admits(orchestrator: &Orchestrator, for_how_long: Duration) -> anyhow::Result<Vec<f64>> {
-    let mut client = orchestrator.connect().await?;
-    let mut latencies = Vec::new();
+/// Whose admits, and where.
+struct Admits<'a> {
+    address: SocketAddr,
+    user: String,
+    key: &'a str,
+}
+
+impl Admits<'_> {
+    /// How long one takes, in milliseconds.
+    async fn one(&self, client: &mut Client) -> anyhow::Result<f64> {
+        let request = admit(client, &self.user, self.key)?;
+        let sent = Instant::now();
+        let (status, body) = client.whole(request).await?;
+        let took = sent.elapsed().as_secs_f64() * 1_000.0;
+        ensure!(status == hyper::StatusCode::OK, "answered {status}: {}", String::from_utf8_lossy(&body));
+        is_admitted(&body)?;
+        Ok(took)
+    }
+}
+
+/// The latencies of both, one of each at a time.
+async fn in_turn(admits: [&Admits<'_>; 2], for_how_long: Duration) -> anyhow::Result<[Vec<f64>; 2]> {
+    let [one, other] = admits;
+    let mut clients = (Client::connect(one.address).await?, Client::connect(other.address).await?);
+    let mut latencies = [Vec::new(), Vec::new()];
     let began = Instant::now();
     let mut pace = tokio::time::interval(PACE);
     while began.elapsed() < for_how_long {
         pace.tick().await;
-        let request = admit(&client, QUIET_USER, orchestrator.key())?;
-        let sent = Instant::now();
-        let (status, body) = client.whole(request).await?;
-        latencies.push(sent.elapsed().as_secs_f64() * 1_000.0);
-        ensure!(status == hyper::StatusCode::OK, "answered {status}: {}", String::from_utf8_lossy(&body));
-        is_admitted(&body)?;
+        latencies[0].push(one.one(&mut clients.0).await?);
+        pace.tick().await;
+        latencies[1].push(other.one(&mut clients.1).await?);
     }
     Ok(latencies)
 }
@@ -81,7 +111,10 @@ fn quantity(noise: Noise, percent: usize) -> Quantity {
         what: format!("admit p{percent}"),
         unit: Unit::Milliseconds,
         ours: Subject::new(format!("beside {}", noise.name())),
-        floors: vec![Subject::beside("a quiet host")],
+        floors: vec![
+            Subject::beside("a quiet host"),
+            Subject::beside("axum, one point read, beside the same"),
+        ],
         budget: (percent == 99).then_some(Budget::MostTimesFloor(2.0)),
     }
 }

@@ -46,6 +46,11 @@ pub(crate) fn run(args: Args) -> Result<(), Failure> {
 }
 
 fn serve(args: &Args) -> Result<(), Failure> {
+    if args.deployment.is_some() {
+        // Neither a terminal's signals nor the end of the orchestrator are meant for it. What leads a group of processes
+        // has been set apart from both already, and is refused.
+        let _ = rustix::process::setsid();
+    }
     let config = Config::from_env(&ProcessEnv).map_err(Failure::usage)?;
     service::logging::init(config.log.clone());
     service::limits::raise_file_limit();

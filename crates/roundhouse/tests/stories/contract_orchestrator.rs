@@ -284,6 +284,14 @@ async fn an_engines_environment_holds_what_is_documented_and_nothing_else() {
 }
 
 #[tokio::test]
+async fn an_engine_has_a_session_of_its_own() {
+    let place = Deployment::plain();
+    let (_orchestrator, product) = place.start_with_product().await;
+    let process = place.process_of(&product.engine("ada").await).expect("it runs");
+    assert_eq!(rustix::process::getsid(Some(process)).unwrap(), process);
+}
+
+#[tokio::test]
 async fn a_policys_redirect_base_goes_before_the_one_that_is_passed_through() {
     let name = "OAUTH_REDIRECT_BASE_URL";
     let (general, own, newer) = ("https://all.example", "https://own.example/app", "https://newer.example");

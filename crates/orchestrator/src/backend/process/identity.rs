@@ -15,11 +15,9 @@ pub(super) struct Identity {
 }
 
 impl Identity {
-    /// The identity of the engine that now has `pid`; none if there is none, or only a zombie. An engine leads
-    /// its session: what merely belongs to it is a child of an engine, which bears its label too until it has
-    /// become another program.
-    pub(super) fn of_engine(pid: i32) -> io::Result<Option<Self>> {
-        let stat = Stat::read(pid)?.filter(|stat| !stat.dead && stat.session == pid);
+    /// The identity of the process that now has `pid`; none if there is none, or only a zombie.
+    pub(super) fn of_living(pid: i32) -> io::Result<Option<Self>> {
+        let stat = Stat::read(pid)?.filter(|stat| !stat.dead);
         stat.map(|stat| Self::with(pid, &stat)).transpose()
     }
 
@@ -39,10 +37,15 @@ impl Identity {
     }
 }
 
+/// The process whose child `pid` is; none if it is gone.
+pub(super) fn parent_of(pid: i32) -> io::Result<Option<i32>> {
+    Ok(Stat::read(pid)?.map(|stat| stat.parent))
+}
+
 /// What `/proc/<pid>/stat` says.
 struct Stat {
     started: u64,
-    session: i32,
+    parent: i32,
     /// A zombie, or about to be one.
     dead: bool,
 }
@@ -61,10 +64,10 @@ impl Stat {
         let (_, fields) = line.rsplit_once(") ")?;
         let mut fields = fields.split(' ');
         let dead = matches!(fields.next()?, "Z" | "X" | "x");
-        // The state is field 3 of the line, the session field 6, the start time field 22.
-        let session = fields.nth(2)?.parse().ok()?;
-        let started = fields.nth(15)?.parse().ok()?;
-        Some(Self { started, session, dead })
+        // The state is field 3 of the line, the parent field 4, the start time field 22.
+        let parent = fields.next()?.parse().ok()?;
+        let started = fields.nth(17)?.parse().ok()?;
+        Some(Self { started, parent, dead })
     }
 }
 
@@ -86,7 +89,7 @@ mod tests {
     fn the_start_time_is_found_behind_any_name() {
         let line = "7 (a) b (c) S 1 8 7 0 -1 4194304 100 0 0 0 1 2 0 0 20 0 3 0 4711 1000 50 18446744";
         let stat = Stat::parse(line).unwrap();
-        assert_eq!((stat.started, stat.session, stat.dead), (4_711, 7, false));
+        assert_eq!((stat.started, stat.parent, stat.dead), (4_711, 1, false));
         assert!(Stat::parse(&line.replace(") S", ") Z")).unwrap().dead);
         assert!(Stat::parse("").is_none());
     }
@@ -97,6 +100,6 @@ mod tests {
         let identity = Identity::of_child(me).unwrap();
         assert_eq!(Identity::of_child(me).unwrap(), identity);
         assert!(identity.instance().as_str().starts_with(&format!("{me}.")));
-        assert!(Identity::of_engine(i32::MAX).unwrap().is_none());
+        assert!(Identity::of_living(i32::MAX).unwrap().is_none());
     }
 }

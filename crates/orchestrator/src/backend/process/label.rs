@@ -8,7 +8,7 @@ use std::os::unix::fs::MetadataExt as _;
 
 use contract::EngineId;
 
-use super::identity::{Identity, is_gone};
+use super::identity::{Identity, is_gone, parent_of};
 use crate::sabotage::{self, Saboteur};
 
 /// The name under which engines show in process listings.
@@ -99,15 +99,31 @@ pub(super) fn find(deployment_id: &str, known: &HashSet<i32>) -> io::Result<Vec<
 }
 
 fn look_at(pid: i32, user: u32) -> io::Result<Option<(Label, Identity)>> {
-    let folder = format!("/proc/{pid}");
-    if fs::metadata(&folder)?.uid() != user {
+    if fs::metadata(format!("/proc/{pid}"))?.uid() != user {
         return Ok(None);
     }
-    let Some(label) = Label::parse(&fs::read(format!("{folder}/cmdline"))?) else { return Ok(None) };
+    let Some(label) = label_of(pid)? else { return Ok(None) };
     // The number may have changed hands since: the label counts only if it is there after the identity as well.
-    let identity = Identity::of_engine(pid)?;
-    let still = Label::parse(&fs::read(format!("{folder}/cmdline"))?).as_ref() == Some(&label);
-    Ok(identity.filter(|_| still).map(|identity| (label, identity)))
+    let Some(identity) = Identity::of_living(pid)? else { return Ok(None) };
+    let still = label_of(pid)?.as_ref() == Some(&label);
+    // A child of an engine bears its label too until it has become another program.
+    let is_engine = still && !is_child_of_its_like(pid, &label)?;
+    Ok(is_engine.then_some((label, identity)))
+}
+
+/// The label on a process; none if there is none on it.
+fn label_of(pid: i32) -> io::Result<Option<Label>> {
+    Ok(Label::parse(&fs::read(format!("/proc/{pid}/cmdline"))?))
+}
+
+/// Whether the parent of `pid` bears the same label.
+fn is_child_of_its_like(pid: i32, label: &Label) -> io::Result<bool> {
+    let Some(parent) = parent_of(pid)? else { return Ok(false) };
+    match label_of(parent) {
+        Ok(above) => Ok(above.as_ref() == Some(label)),
+        Err(error) if is_gone(&error) => Ok(false),
+        Err(error) => Err(error),
+    }
 }
 
 #[cfg(test)]

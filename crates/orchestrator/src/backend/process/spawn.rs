@@ -1,12 +1,11 @@
-//! Starting an engine's process: its session, its streams, its environment.
+//! Starting an engine's process: its folder, its streams, its environment.
 
 use std::fs::File;
 use std::io;
 use std::process::Stdio;
 
-use process_wrap::tokio::{ChildWrapper, CommandWrap, ProcessSession};
 use secrecy::ExposeSecret as _;
-use tokio::process::Command;
+use tokio::process::{Child, Command};
 
 use super::Options;
 use super::label::{Label, NAME};
@@ -41,12 +40,9 @@ pub(super) fn command(options: &Options, label: &Label, launch: &Launch, folder:
     command
 }
 
-/// Starts `command` in a session of its own, so that neither a terminal's signals nor the orchestrator's end
-/// reach it, with its output in `log`.
-pub(super) fn spawn(mut command: Command, log: File) -> io::Result<Box<dyn ChildWrapper>> {
-    command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
-    let mut command = CommandWrap::from(command);
-    // The wrapper around the child would wait for its whole session, engines' own children included. What
-    // counts is the engine itself.
-    Ok(command.wrap(ProcessSession).spawn()?.into_inner())
+/// Starts `command` with its output in `log`. It gives itself a session of its own as the first thing it does: a child
+/// that has to be changed before it becomes the program is a fork of the orchestrator, which takes longer the more memory
+/// that has, and holds up its threads meanwhile.
+pub(super) fn spawn(mut command: Command, log: File) -> io::Result<Child> {
+    command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log).spawn()
 }

@@ -5,10 +5,10 @@ use std::os::fd::OwnedFd;
 use std::process::ExitStatus;
 use std::sync::Mutex;
 
-use process_wrap::tokio::ChildWrapper;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
+use tokio::process::Child;
 
 use super::identity::Identity;
 use crate::backend::Instance;
@@ -19,13 +19,13 @@ pub(super) struct Watched {
     generation: i64,
     pidfd: AsyncFd<OwnedFd>,
     /// The process as our own child, which has to be reaped; none for one that an earlier orchestrator began.
-    child: Mutex<Option<Box<dyn ChildWrapper>>>,
+    child: Mutex<Option<Child>>,
 }
 
 impl Watched {
     /// Takes hold of a process that this orchestrator has just begun. It may have ended already.
-    pub(super) fn own(mut child: Box<dyn ChildWrapper>, generation: i64) -> io::Result<Self> {
-        match hold(child.as_ref()) {
+    pub(super) fn own(mut child: Child, generation: i64) -> io::Result<Self> {
+        match hold(&child) {
             Ok((identity, pidfd)) => Ok(Self { identity, generation, pidfd, child: Mutex::new(Some(child)) }),
             Err(error) => {
                 // What cannot be watched must not run.
@@ -43,7 +43,7 @@ impl Watched {
             Err(error) => return Err(error),
         };
         // Compared after the pidfd is open: if the number still names it now, the pidfd is it.
-        let still = Identity::of_engine(identity.pid)?.as_ref() == Some(&identity);
+        let still = Identity::of_living(identity.pid)?.as_ref() == Some(&identity);
         Ok(still.then(|| Self { identity, generation, pidfd, child: Mutex::new(None) }))
     }
 
@@ -84,7 +84,7 @@ impl Watched {
     }
 }
 
-fn hold(child: &dyn ChildWrapper) -> io::Result<(Identity, AsyncFd<OwnedFd>)> {
+fn hold(child: &Child) -> io::Result<(Identity, AsyncFd<OwnedFd>)> {
     let pid = child.id().and_then(|pid| i32::try_from(pid).ok());
     let pid = pid.ok_or_else(|| io::Error::other("the child has no pid"))?;
     // Until it is reaped nobody else gets its number, so no identity needs to be compared.
