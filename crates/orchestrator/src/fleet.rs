@@ -29,6 +29,7 @@ mod reads;
 mod recognising;
 mod reconcile;
 mod record;
+mod refused_keys;
 mod repair;
 mod restarting;
 mod resting;
@@ -61,6 +62,7 @@ use self::policies::Policies;
 use self::products::ProductCache;
 use self::rate::RateLimiter;
 use self::reads::log_readers;
+use self::refused_keys::RefusedKeys;
 pub use self::supervision::Rules;
 use self::supervision::Supervision;
 pub(crate) use self::telemetry::Telemetry;
@@ -96,6 +98,7 @@ pub struct Fleet {
     telemetry: Telemetry,
     log_readers: Arc<Semaphore>,
     long_answers: LongAnswers,
+    refused_keys: RefusedKeys,
     exits: broadcast::Sender<Exit>,
     ready: watch::Sender<bool>,
     /// Streams that would never end by themselves end with this.
@@ -141,6 +144,7 @@ impl Fleet {
             telemetry: Telemetry::new(),
             log_readers: Arc::new(Semaphore::new(log_readers())),
             long_answers: LongAnswers::new(),
+            refused_keys: RefusedKeys::default(),
             settings,
             registry,
             vault,
@@ -167,6 +171,11 @@ impl Fleet {
     pub async fn ready(&self) {
         // The sender lives as long as the fleet.
         let _ = self.ready.subscribe().wait_for(|ready| *ready).await;
+    }
+
+    /// Notes that the key in `header` of the request at hand was refused.
+    pub(crate) fn key_was_refused(&self, header: &'static str) {
+        self.refused_keys.log(header, self.clock.monotonic());
     }
 
     /// How long a caller waits at most, whatever happens.

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::fs::{Access, access};
+use rustix::io::Errno;
 use service::clock::SystemClock;
 
 use crate::OpenError;
@@ -24,6 +25,15 @@ pub enum Lack {
     /// The registry cannot be used.
     #[error(transparent)]
     Registry(OpenError),
+    /// The file that the registry is cannot be read or written.
+    #[error("{file} (ORCH_DATABASE_URL) cannot be used: this user must be able to read and write it")]
+    RegistryFile {
+        /// The file.
+        file: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
     /// A folder can be neither used nor made.
     #[error(
         "{folder} ({variable}) cannot be used: it must be a folder that this user can write to, or one that can be made"
@@ -57,10 +67,14 @@ pub async fn preflight(config: &Config) -> Vec<Lack> {
 }
 
 async fn registry(database: &DatabaseUrl) -> Result<(), Lack> {
-    if let DatabaseUrl::Sqlite(path) = database
-        && !path.exists()
-    {
-        return folder("ORCH_DATABASE_URL", path.parent().unwrap_or(Path::new("/")));
+    if let DatabaseUrl::Sqlite(path) = database {
+        // The files that stand beside it while it is in use are made there.
+        folder("ORCH_DATABASE_URL", path.parent().unwrap_or(Path::new("/")))?;
+        match access(path, Access::READ_OK | Access::WRITE_OK) {
+            Ok(()) => {}
+            Err(Errno::NOENT) => return Ok(()),
+            Err(errno) => return Err(Lack::RegistryFile { file: path.clone(), source: errno.into() }),
+        }
     }
     let looked = tokio::time::timeout(PATIENCE, check_usable(database)).await;
     let looked =

@@ -8,4 +8,4 @@ mod wording;
 pub use error::{ApiError, Stalled, is_stalled};
 pub use extract::{Json, Path, Query, fields};
 pub(crate) use layers::identified;
-pub use layers::{finish, finish_counting};
+pub use layers::{ClientAddress, finish, finish_counting};

@@ -35,7 +35,7 @@ use self::bare::Bare;
 use self::linger::{Lingering, Unread};
 use self::pace::Paced;
 use self::room::{Place, Room};
-use crate::http::{ApiError, identified};
+use crate::http::{ApiError, ClientAddress, identified};
 
 /// The bounds of an accept loop.
 #[derive(Clone, Copy, Debug)]
@@ -160,9 +160,13 @@ impl Connection {
         let unread = Unread::default();
         let (watched, exchange) = (unread.clone(), Arc::clone(&place.exchange));
         let answers = Arc::clone(&exchange);
+        let client = stream.peer_addr().ok().map(|address| ClientAddress(address.ip().to_canonical()));
         let service = service
-            .map_request(move |request: hyper::Request<Incoming>| {
+            .map_request(move |mut request: hyper::Request<Incoming>| {
                 exchange.asked();
+                if let Some(client) = client {
+                    request.extensions_mut().insert(client);
+                }
                 request.map(|body| Body::new(watched.watch(Paced::new(body))))
             })
             .map_response(move |answer| Arc::clone(&answers).watch(answer));

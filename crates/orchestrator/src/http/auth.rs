@@ -48,7 +48,10 @@ where
             || ApiError::new(ErrorCode::InvalidPlatformKey, "X-Platform-Key must hold the key of a product");
         let key = header(parts, PLATFORM_KEY_HEADER).ok_or_else(unknown)?;
         let product = fleet.authenticate(key).await.map_err(answer)?;
-        let product = product.ok_or_else(unknown)?;
+        let product = product.ok_or_else(|| {
+            fleet.key_was_refused(PLATFORM_KEY_HEADER);
+            unknown()
+        })?;
         // HEAD is a GET that is answered without its body.
         if !matches!(parts.method, Method::GET | Method::HEAD) {
             may_act(&product).map_err(answer)?;
@@ -89,15 +92,15 @@ where
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
-        Ready::from_request_parts(parts, state).await?;
-        let admin_key = AdminKey::from_ref(state);
-        match header(parts, ADMIN_KEY_HEADER).filter(|key| admin_key.matches(key)) {
-            Some(_) => Ok(Self),
-            None => Err(ApiError::new(
-                ErrorCode::InvalidAdminKey,
-                "X-Admin-Key must hold the deployment's admin key",
-            )),
+        let Ready(fleet) = Ready::from_request_parts(parts, state).await?;
+        let key = header(parts, ADMIN_KEY_HEADER);
+        if key.is_some_and(|key| AdminKey::from_ref(state).matches(key)) {
+            return Ok(Self);
         }
+        if key.is_some() {
+            fleet.key_was_refused(ADMIN_KEY_HEADER);
+        }
+        Err(ApiError::new(ErrorCode::InvalidAdminKey, "X-Admin-Key must hold the deployment's admin key"))
     }
 }
 

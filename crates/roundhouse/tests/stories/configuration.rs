@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::support::disk::Disk;
 use crate::support::http::client;
-use crate::support::{Deployment, Ended, Home, eventually};
+use crate::support::{Deployment, Ended, Home, eventually, has, skip};
 
 /// Values that no deployment can work with.
 const FAULTS: [(&str, &str); 45] = [
@@ -349,6 +349,32 @@ async fn a_check_looks_at_the_database_and_the_folders_and_leaves_nothing() {
     let orchestrator = place.start().await;
     look(&place, "ORCH_BACKEND", "process").await.well();
     drop(orchestrator);
+}
+
+#[tokio::test]
+async fn a_check_by_a_user_who_may_not_write_to_the_registry_says_so() {
+    if !rustix::process::getuid().is_root() {
+        skip("root's rights, to become an ordinary user");
+        return;
+    }
+    if !has("setpriv") || !has("chown") {
+        return;
+    }
+    let place = Deployment::plain();
+    place.start().await.end(rustix::process::Signal::TERM).await.well();
+    let home = place.fleet.home.path();
+    // Where an ordinary user may run it.
+    let binary = home.join("roundhouse");
+    fs::copy(crate::support::home::BINARY, &binary).unwrap();
+    let registry = place.fleet.variables["ORCH_DATABASE_URL"].strip_prefix("sqlite:").unwrap().to_owned();
+    let line = format!(
+        "chown -R 65534:65534 '{home}' && chown 0:0 '{registry}' && chmod 600 '{registry}' && \
+         exec setpriv --reuid=65534 --regid=65534 --clear-groups '{binary}' orchestrator --check",
+        home = home.display(),
+        binary = binary.display()
+    );
+    let ended = place.fleet.home.run_program(&["sh", "-c", &line], &place.fleet.variables).ended().await;
+    ended.refused(1, &[&registry, "ORCH_DATABASE_URL", "read and write"]);
 }
 
 #[tokio::test]

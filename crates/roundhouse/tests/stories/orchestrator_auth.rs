@@ -1,10 +1,11 @@
 //! Story 4: who may call the orchestrator, and what every answer of it carries.
 
 use contract::{EngineKey, PlatformKey};
+use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use crate::support::http::{ask, ask_raw, client};
-use crate::support::{Fleet, Up};
+use crate::support::{Deployment, Fleet, Up};
 
 /// All endpoints of a product.
 const PRODUCT_CALLS: [&str; 7] = [
@@ -59,6 +60,26 @@ async fn without_the_right_key_every_call_is_refused_before_anything_else() {
 
     assert_eq!(product.status("ada").await, "running", "nothing has happened");
     assert_eq!(product.list("").await.1, 1);
+}
+
+#[tokio::test]
+async fn keys_that_are_refused_are_logged_with_whose_they_are_and_fill_no_log() {
+    let place = Deployment::plain();
+    let orchestrator = place.start().await;
+    for number in 0..200 {
+        let (key, base) = (format!("pk-svc-{number}"), &orchestrator.base);
+        ask_raw(base, "GET /engines", &[("x-platform-key", &key)], b"")
+            .await
+            .refused(401, "INVALID_PLATFORM_KEY");
+    }
+    let ended = orchestrator.end(Signal::TERM).await;
+    let lines: Vec<_> = ended.output.lines().filter(|line| line.contains("A key was refused.")).collect();
+    // More than one period of 10 s may have gone by.
+    assert!((10..=100).contains(&lines.len()), "{} lines", lines.len());
+    for part in ["client.address=127.0.0.1", "x-platform-key", "request.id="] {
+        assert!(lines[0].contains(part), "{part} is not in {}", lines[0]);
+    }
+    assert!(!ended.output.contains("pk-svc-"), "a key is shown");
 }
 
 #[tokio::test]

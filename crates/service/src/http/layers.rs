@@ -3,6 +3,7 @@
 use std::any::Any;
 use std::convert::Infallible;
 use std::future::Future;
+use std::net::IpAddr;
 use std::panic::AssertUnwindSafe;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -28,6 +29,10 @@ static TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 
 /// The longest request id taken over from a caller.
 const MAX_REQUEST_ID: usize = 128;
+
+/// Whose connection a request came over, as an extension of it. Behind a reverse proxy it is the proxy's address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ClientAddress(pub IpAddr);
 
 /// Completes a service's router: refusals of the framework and panics in the envelope, a limit on bodies,
 /// and for each request an id, a trace context and a log line.
@@ -105,6 +110,7 @@ where
         let trace = TraceContext::of_request(request.headers().get(&TRACEPARENT));
         // The route's template, never the path: a path holds what callers chose, such as user ids.
         let route = request.extensions().get::<MatchedPath>().cloned();
+        let client = request.extensions().get().map(|ClientAddress(address)| *address);
         // At the highest level, so that it is there for whatever line is logged in it.
         let span = tracing::error_span!(
             "request",
@@ -112,6 +118,7 @@ where
             trace.id = trace.trace_id(),
             http.method = request.method().as_str(),
             http.route = route.as_ref().map_or("-", MatchedPath::as_str),
+            client.address = client.map(tracing::field::display),
         );
         let answer = {
             let _entered = span.enter();
