@@ -446,6 +446,8 @@ pub enum ModelErrorKind {
     BrokenHistory,
     /// The account's quota is used up: waiting does not help.
     Quota,
+    /// The answer had neither text nor a call, which says nothing of the provider: another one may say something.
+    Empty,
     /// Overloaded, rate limited or failing (408, 409, 429, 5xx): may pass.
     Busy,
     /// The provider could not be reached, fell silent, or its stream broke off.
@@ -463,10 +465,10 @@ impl ModelError {
         Self::new(ModelErrorKind::Broken, "the provider's answer ended before it was whole")
     }
 
-    /// Whether the request is at fault, so that the failure says nothing about the provider.
+    /// Whether the failure is one of this request, so that it says nothing about the provider.
     pub const fn is_about_request(&self) -> bool {
-        use ModelErrorKind::{BrokenHistory, Refused, TooLong};
-        matches!(self.kind, Refused | TooLong | BrokenHistory)
+        use ModelErrorKind::{BrokenHistory, Empty, Refused, TooLong};
+        matches!(self.kind, Refused | TooLong | BrokenHistory | Empty)
     }
 }
 

@@ -3,8 +3,8 @@
 //!
 //! That blocks, and for a name whose servers do not answer it does so for a long time, which nothing can cut short. So
 //! names have threads of their own ([`Lane`]), those that somebody else chose apart from those that the operator chose;
-//! who asks waits for a bounded time, and few can wait. One name has one thread at most, so a name whose servers are silent
-//! holds up no other one.
+//! who asks waits for a bounded time, and few can wait. One name has half of the threads at most, so a
+//! name whose servers are silent holds up no other one.
 
 use std::collections::HashMap;
 use std::io;
@@ -54,7 +54,9 @@ type Lookup = dyn Fn(&str, u16) -> io::Result<Vec<SocketAddr>> + Send + Sync;
 pub(crate) struct Names {
     lookup: Arc<Lookup>,
     lane: Lane,
-    /// The one lookup at a time of each name that is being looked up.
+    /// How many lookups each name may have at a time.
+    of_each: usize,
+    /// Those of each name that is being looked up.
     by_name: Arc<Mutex<HashMap<String, Arc<Semaphore>>>>,
     asked: Arc<Semaphore>,
     deadline: Duration,
@@ -72,7 +74,15 @@ impl Names {
         lookup: impl Fn(&str, u16) -> io::Result<Vec<SocketAddr>> + Send + Sync + 'static,
     ) -> Self {
         let asked = Arc::new(Semaphore::new(MAX_ASKED));
-        Self { lookup: Arc::new(lookup), lane: Lane::of(threads), by_name: Arc::default(), asked, deadline }
+        let of_each = threads.div_ceil(2);
+        Self {
+            lookup: Arc::new(lookup),
+            lane: Lane::of(threads),
+            of_each,
+            by_name: Arc::default(),
+            asked,
+            deadline,
+        }
     }
 
     /// All addresses of `name`, with this port.
@@ -100,7 +110,7 @@ impl Names {
     fn permit_of(&self, name: &str) -> Arc<Semaphore> {
         let mut by_name = self.by_name.lock().unwrap_or_else(PoisonError::into_inner);
         by_name.retain(|_, permit| Arc::strong_count(permit) > 1);
-        Arc::clone(by_name.entry(name.to_owned()).or_insert_with(|| Arc::new(Semaphore::new(1))))
+        Arc::clone(by_name.entry(name.to_owned()).or_insert_with(|| Arc::new(Semaphore::new(self.of_each))))
     }
 }
 

@@ -92,10 +92,12 @@ impl Asking {
     /// What to do after the attempt failed with `error` at `now`. `jitter` is from 0 to 1.
     pub(super) fn after(&mut self, error: &ModelError, now: Duration, jitter: f64) -> Remedy {
         match error.kind {
-            ModelErrorKind::Busy | ModelErrorKind::Broken => match self.retry.after(error, now, jitter) {
-                Some(delay) => Remedy::Wait(delay),
-                None => self.stand_in(error),
-            },
+            ModelErrorKind::Empty | ModelErrorKind::Busy | ModelErrorKind::Broken => {
+                match self.retry.after(error, now, jitter) {
+                    Some(delay) => Remedy::Wait(delay),
+                    None => self.stand_in(error),
+                }
+            }
             ModelErrorKind::NotConfigured
             | ModelErrorKind::Auth
             | ModelErrorKind::NoSuchModel

@@ -44,7 +44,9 @@ pub(super) fn provider_failure(error: &ModelError) -> Failure {
         | ModelErrorKind::TooLong
         | ModelErrorKind::BrokenHistory => (FailureCode::ProviderRefused, false),
         ModelErrorKind::Quota => (FailureCode::ProviderUnavailable, false),
-        ModelErrorKind::Busy | ModelErrorKind::Broken => (FailureCode::ProviderUnavailable, true),
+        ModelErrorKind::Empty | ModelErrorKind::Busy | ModelErrorKind::Broken => {
+            (FailureCode::ProviderUnavailable, true)
+        }
     };
     Failure { code, message: error.message.clone(), retryable }
 }

@@ -79,7 +79,7 @@ impl TurnRun {
             means.gateway.note(&route, Err(&error), now);
             self.spent(&route, error.spent).await?;
             let remedy = asking.after(&error, now, jitter());
-            if remedy == Remedy::StandIn {
+            if remedy == Remedy::StandIn && !error.is_about_request() {
                 means.gateway.gave_up(&route, now);
             }
             tracing::warn!(
@@ -272,7 +272,7 @@ fn empty_answer(answer: &Answer) -> ModelError {
         StopCause::Length => "the model reached its output limit before it said anything",
         _ => "the model's answer was empty: it had neither text nor a tool call",
     };
-    ModelError { spent: answer.usage, ..ModelError::new(ModelErrorKind::Broken, message) }
+    ModelError { spent: answer.usage, ..ModelError::new(ModelErrorKind::Empty, message) }
 }
 
 /// A random number from 0 to 1. Without randomness all engines back off alike, which is no reason to fail.

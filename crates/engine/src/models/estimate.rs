@@ -16,8 +16,9 @@ const IMAGE: u64 = 1_500;
 const PDF_PAGE: u64 = 2_000;
 /// The bytes of a page, where a PDF does not show how many it has.
 const PDF_PAGE_BYTES: usize = 100 * 1024;
-/// The most pages that are guessed by the size alone: a scan has few for its size.
-const MOST_GUESSED_PAGES: usize = 100;
+/// The most pages that are guessed by the size alone: a scan or slides have few for their size, and too high an estimate
+/// costs a conversation its detail, while the provider says where one was too low.
+const MOST_GUESSED_PAGES: usize = 15;
 
 /// How many tokens these messages are.
 pub fn messages(messages: &[Message]) -> u64 {
@@ -131,7 +132,7 @@ mod tests {
             // Compressed, so that no page is seen.
             (pdf(0), 1),
             (vec![b'x'; 10 * PDF_PAGE_BYTES], 10),
-            (vec![b'x'; 200 * PDF_PAGE_BYTES], 100),
+            (vec![b'x'; 200 * PDF_PAGE_BYTES], 15),
         ] {
             assert_eq!(attached(PDF, &data), PDF_PAGE * pages, "{} bytes", data.len());
         }

@@ -230,6 +230,9 @@ impl Default for RetryPolicy {
     }
 }
 
+/// How often a model is asked at most that answers with nothing.
+const EMPTY_ATTEMPTS: u32 = 2;
+
 const BASE_DELAY: Duration = Duration::from_millis(500);
 const MAX_DELAY: Duration = Duration::from_secs(8);
 /// A provider that wants to be left alone for longer than this is not waited for.
@@ -258,9 +261,13 @@ impl Retry {
     /// The attempt failed with `error` at `now`: how long to wait before the next one, or none to give up.
     /// `jitter`, from 0 to 1, spreads the attempts of many engines by ±20 %.
     pub fn after(&mut self, error: &ModelError, now: Duration, jitter: f64) -> Option<Duration> {
-        if !matches!(error.kind, ModelErrorKind::Busy | ModelErrorKind::Broken)
-            || self.attempts >= self.policy.max_attempts
-        {
+        let most = match error.kind {
+            ModelErrorKind::Busy | ModelErrorKind::Broken => self.policy.max_attempts,
+            // A second one is billed as well, and says most likely what a third would.
+            ModelErrorKind::Empty => self.policy.max_attempts.min(EMPTY_ATTEMPTS),
+            _ => return None,
+        };
+        if self.attempts >= most {
             return None;
         }
         let failing_since = *self.failing_since.get_or_insert(now);

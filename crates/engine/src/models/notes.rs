@@ -142,6 +142,7 @@ const fn kind(kind: ModelErrorKind) -> &'static str {
         ModelErrorKind::TooLong => "too_long",
         ModelErrorKind::BrokenHistory => "broken_history",
         ModelErrorKind::Quota => "quota",
+        ModelErrorKind::Empty => "empty",
         ModelErrorKind::Busy => "busy",
         ModelErrorKind::Broken => "broken",
     }
