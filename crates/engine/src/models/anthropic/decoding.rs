@@ -219,7 +219,12 @@ impl Decoder for Decoding {
             EventKind::MessageStart if !self.blocks.is_empty() => {
                 return Err(no_known_form(&"the answer begins again"));
             }
-            EventKind::MessageStart => self.count(message.and_then(|message| message.usage)),
+            EventKind::MessageStart => {
+                // The output count at the start is a placeholder. If the stream breaks off, an estimate of what came
+                // is closer to what the vendor bills.
+                let usage = message.and_then(|message| message.usage);
+                self.count(usage.map(|usage| Usage { output_tokens: Count::default(), ..usage }));
+            }
             EventKind::ContentBlockStart => {
                 self.received.block(data.len());
                 self.start(index, *needed(content_block, "content_block")?, parts);

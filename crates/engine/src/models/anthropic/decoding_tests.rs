@@ -226,11 +226,12 @@ fn an_answer_that_breaks_off_costs_what_the_provider_had_told() {
     let (start, _) = STREAM.split_once("event: content_block_stop").unwrap();
     let (before_mark, _) = STREAM.split_once("event: message_stop").unwrap();
     assert_eq!(spent(""), Tokens::default());
-    assert_eq!(spent(start), counted(2));
+    // The first output count is a placeholder: what came of the answer is estimated instead.
+    assert_eq!(spent(start), counted(0));
     assert_eq!(spent(before_mark), counted(89));
     let overloaded = json!({"type": "error", "error": {"type": "overloaded_error"}});
     for last in [overloaded.to_string(), "{".into()] {
-        assert_eq!(spent(&format!("{start}data: {last}\n\n")), counted(2), "{last}");
+        assert_eq!(spent(&format!("{start}data: {last}\n\n")), counted(0), "{last}");
     }
 }
 
