@@ -141,6 +141,11 @@ impl Answer {
         declined.then(|| ModelError::new(ModelErrorKind::Refused, message))
     }
 
+    /// Whether it has neither text nor a call, without the model having declined. Reasoning alone answers nobody.
+    pub fn is_empty(&self) -> bool {
+        self.stop != StopCause::Refusal && self.text().trim().is_empty() && self.calls().next().is_none()
+    }
+
     /// The calls that it makes, in its order.
     pub fn calls(&self) -> impl Iterator<Item = &ToolUse> {
         self.blocks.iter().filter_map(|block| match block {

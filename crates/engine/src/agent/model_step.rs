@@ -17,7 +17,8 @@ use super::telling::Tell;
 use crate::brain::WriteError;
 use crate::brain::steps::Step;
 use crate::models::{
-    self, Answer, Message, ModelError, ModelErrorKind, Part, Repaired, Request, Route, Tokens, estimate,
+    self, Answer, Message, ModelError, ModelErrorKind, Part, Repaired, Request, Route, StopCause, Tokens,
+    estimate,
 };
 use crate::sabotage::{self, Saboteur};
 
@@ -62,7 +63,7 @@ impl TurnRun {
             };
             let bound = room.bound.or((most < route.max_output).then_some(most));
             let attempt = asking.begin();
-            let error = match self.attempt(&route, attempt, (prompt, bound)).await? {
+            let error = match self.attempt(&route, attempt, (prompt, bound), room.is_cut).await? {
                 Ok(answer) => {
                     means.gateway.note(&route, Ok(&answer.usage), means.clock.monotonic());
                     if self.focus.is_none()
@@ -138,6 +139,7 @@ impl TurnRun {
         route: &Route,
         number: u32,
         (prompt, bound): (u64, Option<u64>),
+        is_cut: bool,
     ) -> Result<Result<Answer, ModelError>, Stopped> {
         self.telling.begin_attempt();
         let attached = self.attached(Attachments::of(self.conversation().messages())).await?;
@@ -159,6 +161,9 @@ impl TurnRun {
             match part {
                 Ok(Part::Done(answer)) => {
                     let answer = self.offer().received(billed_answer(answer, prompt));
+                    if answer.is_empty() && !self.may_be_empty(&answer, is_cut) {
+                        return Ok(Err(empty_answer(&answer)));
+                    }
                     let last = self.telling.finish();
                     self.tell(last, number).await?;
                     return Ok(Ok(answer));
@@ -171,6 +176,12 @@ impl TurnRun {
             }
         }
         Ok(Err(ModelError::ended_early()))
+    }
+
+    /// Whether an empty answer ends the turn well: after steps that said or did something it says that nothing is left
+    /// to do, and one that was cut short by a budget had no room for more.
+    fn may_be_empty(&self, answer: &Answer, is_cut: bool) -> bool {
+        self.conversation().turn().has_answered() || (is_cut && answer.stop == StopCause::Length)
     }
 
     /// Reads what is attached to what is about to be sent.
@@ -252,6 +263,16 @@ impl TurnRun {
         // Clients are told with the answer, or at the end.
         self.commit(Step::Spent { model: route.model.name().to_owned(), tokens, cost_usd }, Vec::new()).await
     }
+}
+
+/// The failure of a model that answered with nothing, which is billed as any answer is. It may well say something when it
+/// is asked again.
+fn empty_answer(answer: &Answer) -> ModelError {
+    let message = match answer.stop {
+        StopCause::Length => "the model reached its output limit before it said anything",
+        _ => "the model's answer was empty: it had neither text nor a tool call",
+    };
+    ModelError { spent: answer.usage, ..ModelError::new(ModelErrorKind::Broken, message) }
 }
 
 /// A random number from 0 to 1. Without randomness all engines back off alike, which is no reason to fail.

@@ -8,7 +8,7 @@ use contract::event::FailureCode::{
 };
 use pretty_assertions::assert_eq;
 use serde_json::json;
-use strict_provider::{Fault, Refusal, Reply, StrictProvider, Wire};
+use strict_provider::{Fault, Refusal, Reply, StrictProvider, Usage, Wire};
 
 use super::rig::{Rig, WIRES, check_turn, failure, final_text, transcript};
 use crate::testing::{Seen, parse_sse, read_until, shown_text};
@@ -83,6 +83,35 @@ async fn an_answer_that_breaks_off_and_departs_is_void() {
         assert_eq!(attempts.collect::<Vec<_>>(), [3]);
         assert_eq!(rig.replay(0).await, events);
         rig.provider.assert_no_refusals();
+    }
+}
+
+#[tokio::test]
+async fn an_empty_answer_is_asked_for_again() {
+    for wire in WIRES {
+        let rig = Rig::new(wire).await;
+        rig.provider.enqueue_all([Reply::of_text(""), Reply::of_text("at last")]);
+        let events = rig.say("go").await;
+        assert_eq!((final_text(&events).as_str(), rig.provider.requests().len()), ("at last", 2), "{wire:?}");
+        assert_eq!(shown_text(&events, true), "at last", "{wire:?}");
+        rig.provider.assert_no_refusals();
+    }
+}
+
+#[tokio::test]
+async fn a_model_whose_answers_stay_empty_ends_the_turn() {
+    for wire in WIRES {
+        let rig = Rig::new(wire).await;
+        let usage = Usage { input: Some(100), output: Some(1), ..Usage::default() };
+        rig.provider.set_default_reply(Reply::of_text(" ").usage(usage));
+        let events = rig.say("one").await;
+        let failure = failure(&events);
+        assert_eq!((failure.code, failure.retryable), (ProviderUnavailable, true), "{wire:?}");
+        assert!(failure.message.contains("the model's answer was empty"), "{wire:?} {}", failure.message);
+        assert_eq!(rig.provider.requests().len(), 5, "{wire:?}");
+        // All five are billed.
+        let billed = events.iter().filter_map(|event| event.data["input_tokens"].as_u64()).next_back();
+        assert_eq!(billed, Some(500), "{wire:?}");
     }
 }
 

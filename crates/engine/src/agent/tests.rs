@@ -228,7 +228,15 @@ async fn over_a_whole_task_each_request_has_the_one_before_as_its_prefix() {
 async fn an_answer_of_nothing_leaves_a_history_that_the_provider_takes() {
     for wire in WIRES {
         let rig = Rig::new(wire).await;
-        rig.provider.enqueue_all([Reply::new(), Reply::of_text(" \n"), Reply::of_text("now")]);
+        let look = || Reply::new().tool_use("list_files", json!({"path": "."}));
+        // After a step it says that nothing is left to do.
+        rig.provider.enqueue_all([
+            look(),
+            Reply::new(),
+            look(),
+            Reply::of_text(" \n"),
+            Reply::of_text("now"),
+        ]);
         assert_eq!(final_text(&rig.say("one").await), "");
         assert_eq!(final_text(&rig.say("two").await), " \n");
         assert_eq!(final_text(&rig.say("three").await), "now");

@@ -94,6 +94,11 @@ impl Turn {
         self.last_answer.as_ref()
     }
 
+    /// Whether its model has answered before, with a text or with calls.
+    pub(crate) fn has_answered(&self) -> bool {
+        self.answers > 0
+    }
+
     /// The tokens used so far.
     pub(crate) fn usage(&self) -> &Usage {
         &self.spent.usage
