@@ -321,7 +321,7 @@ impl Agent {
     /// Reads the conversation of a task between two turns, the next of which goes on from `base`.
     async fn branch(&self, recorder: &Recorder, base: Base) -> Result<Branch, AgentError> {
         let task = recorder.channel().task();
-        match self.brain.blocking(move |brain| loading::load_ended(brain, task, base)).await {
+        match self.brain.opening(move |brain| loading::load_ended(brain, task, base)).await {
             Some(branch) => Ok(branch?),
             None => Err(AgentError::Stopping),
         }

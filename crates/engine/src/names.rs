@@ -3,11 +3,13 @@
 //!
 //! That blocks, and for a name whose servers do not answer it does so for a long time, which nothing can cut short. So
 //! names have threads of their own ([`Lane`]), those that somebody else chose apart from those that the operator chose;
-//! who asks waits for a bounded time, and few can wait.
+//! who asks waits for a bounded time, and few can wait. One name has one thread at most, so a name whose servers are silent
+//! holds up no other one.
 
+use std::collections::HashMap;
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs as _};
-use std::sync::{Arc, LazyLock};
+use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 use std::time::Duration;
 
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
@@ -52,6 +54,8 @@ type Lookup = dyn Fn(&str, u16) -> io::Result<Vec<SocketAddr>> + Send + Sync;
 pub(crate) struct Names {
     lookup: Arc<Lookup>,
     lane: Lane,
+    /// The one lookup at a time of each name that is being looked up.
+    by_name: Arc<Mutex<HashMap<String, Arc<Semaphore>>>>,
     asked: Arc<Semaphore>,
     deadline: Duration,
 }
@@ -68,7 +72,7 @@ impl Names {
         lookup: impl Fn(&str, u16) -> io::Result<Vec<SocketAddr>> + Send + Sync + 'static,
     ) -> Self {
         let asked = Arc::new(Semaphore::new(MAX_ASKED));
-        Self { lookup: Arc::new(lookup), lane: Lane::of(threads), asked, deadline }
+        Self { lookup: Arc::new(lookup), lane: Lane::of(threads), by_name: Arc::default(), asked, deadline }
     }
 
     /// All addresses of `name`, with this port.
@@ -77,10 +81,26 @@ impl Names {
     /// See [`NameError`]. A name that leads nowhere is refused by the machine.
     pub(crate) async fn addresses(&self, name: &str, port: u16) -> Result<Vec<SocketAddr>, NameError> {
         let _asked = self.asked.try_acquire().map_err(|_| NameError::Full)?;
-        let (lookup, name) = (Arc::clone(&self.lookup), name.to_owned());
-        let found = self.lane.run(move || lookup(&name, port));
+        let (lookup, turn, name) = (Arc::clone(&self.lookup), self.permit_of(name), name.to_owned());
+        let found = async {
+            // Before a thread, or the lookups of a silent name would soon have all of them.
+            let permit = turn.acquire_owned().await.ok()?;
+            let work = move || {
+                let found = lookup(&name, port);
+                drop(permit);
+                found
+            };
+            self.lane.run(work).await
+        };
         let found = tokio::time::timeout(self.deadline, found).await;
         Ok(found.map_err(|_| NameError::Late(self.deadline))?.ok_or(NameError::Stopping)??)
+    }
+
+    /// What the lookups of `name` share. Nothing is kept of names that nobody looks up any more.
+    fn permit_of(&self, name: &str) -> Arc<Semaphore> {
+        let mut by_name = self.by_name.lock().unwrap_or_else(PoisonError::into_inner);
+        by_name.retain(|_, permit| Arc::strong_count(permit) > 1);
+        Arc::clone(by_name.entry(name.to_owned()).or_insert_with(|| Arc::new(Semaphore::new(1))))
     }
 }
 

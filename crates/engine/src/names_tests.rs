@@ -77,6 +77,21 @@ async fn more_names_than_can_wait_are_refused_at_once() {
 }
 
 #[tokio::test]
+async fn a_silent_name_holds_up_no_other_one() {
+    let silence = Silence::default();
+    let names = silence.names(2, Duration::from_millis(50));
+    for _ in 0..3 {
+        let late = names.addresses("dead.example", 443).await;
+        assert!(matches!(late, Err(NameError::Late(_))), "{late:?}");
+    }
+    // The name of another provider has the other thread, and what was given up is not kept.
+    let found =
+        Names { deadline: Duration::from_secs(10), ..names.clone() }.addresses("name.example", 443).await;
+    assert_eq!(found.unwrap(), [SocketAddr::from(([127, 0, 0, 1], 443))]);
+    assert!(names.by_name.lock().unwrap().len() <= 2);
+}
+
+#[tokio::test]
 async fn this_machine_has_a_name() {
     let found = OF_SERVERS.addresses("localhost", 80).await.unwrap();
     assert!(found.iter().all(|address| address.ip().is_loopback() && address.port() == 80), "{found:?}");

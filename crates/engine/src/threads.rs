@@ -11,6 +11,8 @@ use tokio::sync::Semaphore;
 
 /// How many reads of the brain run at once. Most wait for the same connection.
 pub(crate) const BRAIN_THREADS: usize = 4;
+/// How many turns are opened at once, apart from all other reads.
+pub(crate) const OPENING_THREADS: usize = 2;
 /// How many accesses to files of the workspace run at once.
 pub(crate) const FILE_THREADS: usize = 4;
 /// How many web pages are turned into text at once.
@@ -19,13 +21,15 @@ pub(crate) const PAGE_THREADS: usize = 2;
 pub(crate) const PAGE_NAME_THREADS: usize = 8;
 /// The same for servers that the operator named: tool servers with their authorization servers, and catalog tools.
 pub(crate) const SERVER_NAME_THREADS: usize = 4;
-/// The same for model providers.
-pub(crate) const PROVIDER_NAME_THREADS: usize = 2;
+/// The same for model providers: each name has one thread at most, so there are three that may be silent before those
+/// that stand in for them wait.
+pub(crate) const PROVIDER_NAME_THREADS: usize = 4;
 /// How many are left for what has no lane: it is short, or there is little of it at once.
 const OTHER_THREADS: usize = 8;
 
 /// How many there may be.
 const MAX_THREADS: usize = BRAIN_THREADS
+    + OPENING_THREADS
     + FILE_THREADS
     + PAGE_THREADS
     + PAGE_NAME_THREADS

@@ -61,7 +61,7 @@ impl Opening {
         let runtime = Handle::current();
         // At one go, and sent from there: to be told of each part first takes longer than to do it.
         let brain = life.brain.clone();
-        let begun = brain.blocking(move |_| {
+        let begun = brain.opening(move |_| {
             let (record, opened, before) = self.told(&life);
             let before_it = life.recorder.last_ts();
             let committing = runtime.block_on(life.recorder.send(record));

@@ -11,7 +11,7 @@ use super::rig::{Gated, Rig, SPELLING, WIRES, check_turn, final_text, transcript
 use super::*;
 use crate::lessons::caches::assert_prefix;
 use crate::models::ToolSpec;
-use crate::testing::{Seen, read_all, read_until, shown_text, task_id};
+use crate::testing::{Seen, read_all, read_until, shown_text, task_id, within};
 use crate::tools::{Invocation, Permission, Tool, ToolError, ToolStep};
 
 fn tokens(input: u64, output: u64) -> Usage {
@@ -411,4 +411,28 @@ fn the_turn_check_goes_red() {
         assert!(check_turn(&whole(&middle)).is_err(), "{middle:?}");
     }
     assert!(check_turn(&[started, error]).is_err());
+}
+
+#[tokio::test]
+async fn a_turn_begins_while_every_other_read_of_the_brain_is_slow() {
+    let rig = Rig::new(Wire::AnthropicMessages).await;
+    let begun = Arc::new(tokio::sync::Semaphore::new(0));
+    let mut holds = Vec::new();
+    for _ in 0..crate::threads::BRAIN_THREADS {
+        let (hold, release) = std::sync::mpsc::channel::<()>();
+        let (brain, begun) = (rig.brain.clone(), Arc::clone(&begun));
+        holds.push(hold);
+        tokio::spawn(async move {
+            let slow = move |_: &Brain| {
+                begun.add_permits(1);
+                let _ = release.recv();
+            };
+            brain.blocking(slow).await
+        });
+    }
+    let all = u32::try_from(holds.len()).unwrap();
+    drop(within(begun.acquire_many(all)).await.unwrap());
+    rig.begin(json!({"task_id": "t", "message": "hello"})).await.unwrap();
+    // Searches and lists end only now.
+    drop(holds);
 }

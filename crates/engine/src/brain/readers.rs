@@ -9,7 +9,7 @@ use rusqlite::{Connection, OpenFlags};
 use serde_json::Value;
 
 use super::{Brain, TaskRow, read, schema};
-use crate::threads::{BRAIN_THREADS, Lane};
+use crate::threads::{BRAIN_THREADS, Lane, OPENING_THREADS};
 
 /// The page cache of point reads, and that of the others, in KiB.
 const POINT_KIB: i64 = 64;
@@ -29,6 +29,8 @@ pub(super) struct Readers {
     file: PathBuf,
     /// Where those that take long wait.
     lane: Lane,
+    /// Where turns are opened: slow searches and lists keep no turn from its beginning.
+    opening: Lane,
 }
 
 impl Readers {
@@ -41,12 +43,8 @@ impl Readers {
             searches: Mutex::default(),
             file: file.to_owned(),
             lane: Lane::of(BRAIN_THREADS),
+            opening: Lane::of(OPENING_THREADS),
         })
-    }
-
-    /// The threads of those that take long.
-    pub(super) fn lane(&self) -> &Lane {
-        &self.lane
     }
 
     /// A point read.
@@ -114,7 +112,16 @@ impl Brain {
         read: impl FnOnce(&Self) -> T + Send + 'static,
     ) -> Option<T> {
         let brain = self.clone();
-        self.shared.readers.lane().run(move || read(&brain)).await
+        self.shared.readers.lane.run(move || read(&brain)).await
+    }
+
+    /// As [`Brain::blocking`], for the opening of a turn, which waits for other openings alone.
+    pub(crate) async fn opening<T: Send + 'static>(
+        &self,
+        open: impl FnOnce(&Self) -> T + Send + 'static,
+    ) -> Option<T> {
+        let brain = self.clone();
+        self.shared.readers.opening.run(move || open(&brain)).await
     }
 
     /// The working memory of `task`. Blocks.
