@@ -433,7 +433,7 @@ impl Agent {
         for warning in self.skills_at_hand().shadowed() {
             tracing::warn!(warning, "A skill of the catalog is not used.");
         }
-        let keeper = keeper::keep(self.brain.clone(), Arc::clone(&self.means));
+        let keeper = keeper::keep(self.brain.clone(), self.means.clock.clone(), self.means.replay_ttl);
         self.turns.spawn(until(self.stopping.clone(), keeper));
         self.turns.spawn(self.eraser.clone().run());
         self.learner.expect_batch()?;

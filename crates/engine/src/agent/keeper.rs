@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use contract::Timestamp;
+use service::clock::Clock;
 
-use super::Means;
 use crate::brain::{Brain, COPY_LIFETIME};
 
 /// How many turns are seen to in one commit, so that no turn at work waits long for it.
@@ -20,10 +20,10 @@ const SHORTEST: Duration = Duration::from_secs(1);
 /// How often to look at least. This is the only thing that an idle engine does.
 const LONGEST: Duration = Duration::from_hours(1);
 
-/// Keeps house for ever.
-pub(super) async fn keep(brain: Brain, means: Arc<Means>) {
+/// Keeps house for ever. Deltas are kept for `replay_ttl` after their turn.
+pub(super) async fn keep(brain: Brain, clock: Arc<dyn Clock>, replay_ttl: Duration) {
     loop {
-        let pause = match see_to(&brain, &means).await {
+        let pause = match see_to(&brain, &*clock, replay_ttl).await {
             Ok(pause) => pause,
             Err(reason) => {
                 tracing::warn!(reason, "The brain could not be kept in order; this is tried again.");
@@ -33,7 +33,7 @@ pub(super) async fn keep(brain: Brain, means: Arc<Means>) {
         if pause > PAUSE {
             remove_old_copies(&brain).await;
         }
-        means.clock.sleep(pause).await;
+        clock.sleep(pause).await;
     }
 }
 
@@ -45,7 +45,7 @@ async fn remove_old_copies(brain: &Brain) {
 }
 
 /// Does what is due; when to look again.
-async fn see_to(brain: &Brain, means: &Means) -> Result<Duration, String> {
+async fn see_to(brain: &Brain, clock: &dyn Clock, replay_ttl: Duration) -> Result<Duration, String> {
     // Each commit says how far it came, so a kill costs nothing.
     if brain.has_left_turns().map_err(|error| error.to_string())? {
         match brain.write(|rows| rows.take_in_left(TAKEN_IN_AT_ONCE)).await {
@@ -56,10 +56,10 @@ async fn see_to(brain: &Brain, means: &Means) -> Result<Duration, String> {
     }
     let Some(ended_at) = brain.first_unfolded().map_err(|error| error.to_string())? else {
         // What ends from now on is due that much later.
-        return Ok(means.replay_ttl.clamp(SHORTEST, LONGEST));
+        return Ok(replay_ttl.clamp(SHORTEST, LONGEST));
     };
-    let ttl = i64::try_from(means.replay_ttl.as_millis()).unwrap_or(i64::MAX);
-    let before = means.clock.now().unix_ms().saturating_sub(ttl);
+    let ttl = i64::try_from(replay_ttl.as_millis()).unwrap_or(i64::MAX);
+    let before = clock.now().unix_ms().saturating_sub(ttl);
     let due_in = ended_at.unix_ms().saturating_sub(before);
     if let Ok(due_in @ 1..) = u64::try_from(due_in) {
         return Ok(Duration::from_millis(due_in).min(LONGEST));
@@ -67,4 +67,46 @@ async fn see_to(brain: &Brain, means: &Means) -> Result<Duration, String> {
     let before = Timestamp::from_unix_ms(before);
     let folded = brain.write(move |rows| rows.fold_deltas(before, TURNS_AT_ONCE)).await;
     folded.map(|()| PAUSE).map_err(|error| error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use pretty_assertions::assert_eq;
+    use service::clock::ManualClock;
+    use strict_provider::Wire;
+
+    use super::*;
+    use crate::agent::rig::Rig;
+    use crate::testing::{Seen, within};
+
+    #[tokio::test]
+    async fn deltas_are_kept_for_their_time_and_taken_out_when_it_is_over() {
+        let millisecond = Duration::from_millis(1);
+        let almost = Duration::from_hours(3);
+        let ttl = almost + millisecond;
+        let rig = Rig::new(Wire::AnthropicMessages).await;
+        let before = rig.say("hello").await;
+        // A channel in use replays from memory.
+        within(async {
+            while rig.held() != [0; 3] {
+                tokio::task::yield_now().await;
+            }
+        })
+        .await;
+        let ended_at = rig.brain.first_unfolded().unwrap().unwrap();
+        let clock = ManualClock::at(ended_at);
+        // Nothing is due before its time, and the time is said.
+        assert_eq!(see_to(&rig.brain, &clock, ttl).await, Ok(LONGEST));
+        clock.advance(almost);
+        assert_eq!(see_to(&rig.brain, &clock, ttl).await, Ok(millisecond));
+        assert_eq!(rig.replay(0).await, before);
+        clock.advance(millisecond);
+        assert_eq!(see_to(&rig.brain, &clock, ttl).await, Ok(PAUSE));
+        let passes = ["text_delta", "content_block_start", "content_block_stop"];
+        let kept: Vec<Seen> =
+            before.into_iter().filter(|event| !passes.contains(&event.kind.as_str())).collect();
+        assert_eq!(rig.replay(0).await, kept);
+        // What ends from now on is due a whole time later.
+        assert_eq!(see_to(&rig.brain, &clock, Duration::from_mins(9)).await, Ok(Duration::from_mins(9)));
+    }
 }
