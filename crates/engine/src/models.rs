@@ -262,6 +262,9 @@ pub struct Media {
     pub name: Option<String>,
     /// The SHA-256 of its bytes, in lower-case hexadecimal digits.
     pub hash: String,
+    /// About how many tokens it is, as it was estimated when its bytes were at hand; absent of those from before that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tokens: Option<u64>,
     /// Its bytes, where they have been read from the store.
     #[serde(skip)]
     pub data: Option<Bytes>,

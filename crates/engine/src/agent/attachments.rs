@@ -168,6 +168,7 @@ mod tests {
             media_type: "image/png".into(),
             name: Some(format!("{hash}.png")),
             hash: hash.into(),
+            tokens: None,
             data: None,
         })
     }

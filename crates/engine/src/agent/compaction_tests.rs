@@ -188,6 +188,7 @@ fn the_last_message_survives_a_reset_with_what_is_attached() {
         media_type: "image/png".into(),
         name: None,
         hash: "h".into(),
+        tokens: None,
         data: None,
     };
     let content = vec![Content::Text { text: "what is it?".into() }, Content::Media(media.clone())];
@@ -277,7 +278,14 @@ fn what_stands_in_for_what_tools_gave_is_data() {
 #[test]
 fn a_document_is_not_the_users_own_word() {
     let attached = |kind| {
-        let media = Media { kind, media_type: "x/y".into(), name: None, hash: "0".repeat(64), data: None };
+        let media = Media {
+            kind,
+            media_type: "x/y".into(),
+            name: None,
+            hash: "0".repeat(64),
+            tokens: None,
+            data: None,
+        };
         let mut branch = Branch::default();
         let content = vec![Content::Text { text: "Look.".into() }, Content::Media(media)];
         branch

@@ -10,7 +10,7 @@ use super::AgentError;
 use super::branch::{Branch, NotThere};
 use crate::brain::steps::{Base, Opened, TurnOptions};
 use crate::brain::{Cut, RequestName};
-use crate::models::{ChatModel, Content, Media};
+use crate::models::{ChatModel, Content, Media, estimate};
 
 /// The most model calls of a turn where the request does not say.
 const DEFAULT_MAX_TURNS: u64 = 50;
@@ -152,11 +152,13 @@ pub(super) fn attached(
                 return Err(AgentError::Invalid(format!("`{field}[{number}]`: {reason}")));
             }
             let hash = hex(&Sha256::digest(&media.data));
+            let tokens = Some(estimate::attached(&media.media_type, &media.data));
             Ok(Content::Media(Media {
                 kind: media.kind,
                 media_type: media.media_type,
                 name: media.name,
                 hash,
+                tokens,
                 data: Some(Bytes::from(media.data)),
             }))
         }

@@ -129,6 +129,7 @@ mod tests {
             media_type: "image/png".into(),
             name,
             hash: "0".repeat(64),
+            tokens: None,
             data: None,
         };
         prop_oneof![

@@ -15,6 +15,7 @@ fn media(kind: MediaKind, media_type: &str, name: Option<&str>, data: Option<&'s
         media_type: media_type.into(),
         name: name.map(str::to_owned),
         hash: data.map_or("00", |data| if data == b"image" { IMAGE } else { FILE }).into(),
+        tokens: None,
         data: data.map(Bytes::from_static),
     })
 }

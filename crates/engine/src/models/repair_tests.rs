@@ -210,6 +210,7 @@ fn contents() -> impl Strategy<Value = Vec<Content>> {
             media_type: media_type.into(),
             name: None,
             hash: "00".into(),
+            tokens: None,
             data: data.map(|data| Bytes::from_static(data.as_bytes())),
         })),
     ];

@@ -238,7 +238,7 @@ fn prompt_tokens(request: &Request<'_>) -> u64 {
 fn content_bytes(contents: &[Content]) -> usize {
     let bytes = contents.iter().map(|content| match content {
         Content::Text { text } | Content::Note { text } => text.len(),
-        Content::Media(_) => estimate::MEDIA,
+        Content::Media(media) => estimate::media_bytes(media),
     });
     bytes.sum()
 }

@@ -135,6 +135,7 @@ async fn media_cost_tokens_and_do_not_change_what_was_said() {
         media_type: "image/png".into(),
         name: None,
         hash: "00".into(),
+        tokens: None,
         data: None,
     });
     let bare = answer(script(RULES), &[user("say hello")]).await;
