@@ -14,7 +14,7 @@ use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 use uuid::Uuid;
 
-use super::{ToolError, ToolOutput, ToolStep};
+use super::{ToolError, ToolOutput, ToolStep, spill};
 use crate::threads::{FILE_THREADS, Lane};
 
 /// A folder that is only passed through.
@@ -268,7 +268,7 @@ pub(super) fn is_temporary(name: &str) -> bool {
 
 fn cannot_open(path: &str, error: Errno) -> ToolError {
     let why = match error {
-        Errno::NOENT => "there is no such file or folder".to_owned(),
+        Errno::NOENT => spill::why_gone(path).unwrap_or_else(|| "there is no such file or folder".to_owned()),
         Errno::XDEV | Errno::LOOP => "it leads out of the workspace".to_owned(),
         other => io::Error::from(other).to_string(),
     };

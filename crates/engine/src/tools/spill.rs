@@ -22,10 +22,10 @@ const MAX_FILE: u64 = 64 * 1024 * 1024;
 const FOLDER: &str = "tool-output";
 /// A path in it.
 const ANY_FILE: &str = "tool-output/any";
-/// How many of them are kept, with the one that is written.
-const MAX_FILES: usize = 32;
-/// How many bytes the older ones may have together.
+/// How many bytes the older ones may have together: this decides how many of them are kept.
 const MAX_KEPT: u64 = 256 * 1024 * 1024;
+/// How many of them there are at most, with the one that is written: the folder is looked through for each.
+const MAX_FILES: usize = 1_024;
 
 /// Where long output goes.
 #[derive(Clone)]
@@ -249,6 +249,18 @@ fn make(workspace: &Workspace, path: &str) -> Result<std::fs::File, ToolError> {
     let place = workspace.new_place(path)?;
     make_room(&place).map_err(|error| ToolError(error.to_string()))?;
     place.create()
+}
+
+/// Why there is no file of this path, if it is one that was made here.
+pub(super) fn why_gone(path: &str) -> Option<String> {
+    let name = path.trim_start_matches("./").strip_prefix(FOLDER)?.strip_prefix('/')?;
+    is_output(name).then(|| {
+        format!(
+            "this output of an earlier call is no longer kept, because newer ones took its place (together they may \
+             have {} MiB): make the call again if you still need it",
+            MAX_KEPT >> 20
+        )
+    })
 }
 
 /// Whether a file of this name was made here.

@@ -93,9 +93,14 @@ async fn the_oldest_files_go() {
     let rig = Rig::new();
     rig.put("tool-output/notes.txt", "of somebody else");
     let mut calls = Vec::new();
-    for _ in 0..MAX_FILES + 3 {
-        calls.push(CallId::new());
-        spilled(&rig, calls[calls.len() - 1], &[&vec![b'x'; 70_000]]).await;
+    for number in 0..MAX_FILES + 3 {
+        let call_id = CallId::new();
+        if number < MAX_FILES {
+            rig.put(&format!("tool-output/{call_id}.txt"), "x");
+        } else {
+            spilled(&rig, call_id, &[&vec![b'x'; 70_000]]).await;
+        }
+        calls.push(call_id);
     }
     let mut expected: Vec<_> = calls[3..].iter().map(|call| format!("{call}.txt")).collect();
     expected.push("notes.txt".into());
@@ -105,6 +110,25 @@ async fn the_oldest_files_go() {
     large.set_len(MAX_KEPT).unwrap();
     spilled(&rig, CallId::new(), &[&vec![b'x'; 70_000]]).await;
     assert_eq!(rig.names("tool-output").len(), MAX_FILES + 3 - 21 + 2);
+}
+
+#[tokio::test]
+async fn many_small_files_are_kept_and_one_that_is_gone_says_so() {
+    let rig = Rig::new();
+    let calls: Vec<CallId> = (0..200).map(|_| CallId::new()).collect();
+    for call_id in &calls {
+        spilled(&rig, *call_id, &[&vec![b'x'; MAX_INLINE + 1]]).await;
+    }
+    assert_eq!(rig.names("tool-output").len(), calls.len());
+    let first = format!("tool-output/{}.txt", calls[0]);
+    let read = async || rig.workspace.place(&first).and_then(|place| place.read(u64::MAX));
+    assert_eq!(read().await.map(|text| text.len()), Ok(MAX_INLINE + 1));
+    std::fs::remove_file(rig.path(&first)).unwrap();
+    let gone = read().await.unwrap_err().0;
+    assert!(gone.contains("is no longer kept") && gone.contains("make the call again"), "{gone}");
+    // Of other files nothing is claimed.
+    let other = rig.workspace.place("tool-output/notes.txt").and_then(|place| place.read(9)).unwrap_err().0;
+    assert!(other.contains("there is no such file"), "{other}");
 }
 
 proptest! {
