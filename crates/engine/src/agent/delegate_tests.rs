@@ -7,7 +7,7 @@ use pretty_assertions::assert_eq;
 use serde_json::{Value, json};
 use strict_provider::{CapturedRequest, Fault, Gate, Refusal, Reply, Wire};
 
-use super::super::rig::{Gated, Rig, WIRES, check_turn, failure, final_text};
+use super::super::rig::{Gated, Rig, WIRES, check_turn, failure, final_text, gateway_of};
 use super::super::*;
 use crate::catalog::AgentSpec;
 use crate::testing::{Seen, next_events, read_all, read_until, task_id, within};
@@ -365,4 +365,23 @@ async fn a_planner_that_fails_stops_nobody() {
     ]);
     let events = rig.say("hello?").await;
     assert_eq!(failure(&events).code, contract::event::FailureCode::ProviderAuth);
+}
+
+#[tokio::test]
+async fn a_plan_counts_for_the_budget_of_its_turn_and_not_for_its_model_calls() {
+    let mut rig = rig(Wire::AnthropicMessages, finder(), Vec::new()).await;
+    let mut gateway = gateway_of(&rig.provider, &[(Wire::AnthropicMessages, "first")]);
+    gateway["budgets"] = json!({"tokens_per_turn": 10_000});
+    rig.configure(&gateway).await;
+    let tokens = strict_provider::Usage { input: Some(9_000), output: Some(900), ..Default::default() };
+    rig.provider.enqueue(Reply::of_text("No plan.").usage(tokens));
+    let events = rig.say("go").await;
+    assert_eq!(events.last().unwrap().data["stop_reason"], "budget");
+    let usage = events.iter().find(|event| event.kind == "usage").unwrap();
+    assert_eq!((&usage.data["input_tokens"], &usage.data["output_tokens"]), (&json!(9_000), &json!(900)));
+    assert_eq!(rig.provider.requests().len(), 1, "only a plan was asked for");
+
+    rig.provider.enqueue_all([Reply::of_text("No plan."), Reply::of_text("Done.")]);
+    let events = rig.run(json!({"task_id": "u", "message": "go", "max_turns": 1})).await;
+    assert_eq!((final_text(&events).as_str(), rig.provider.requests().len()), ("Done.", 3));
 }

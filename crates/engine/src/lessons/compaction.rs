@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use contract::event::{Compaction, CompactionReason, Event, FailureCode};
 use futures::future::BoxFuture;
 use serde_json::json;
-use strict_provider::{CapturedRequest, Fault, Refusal, Reply, Wire};
+use strict_provider::{CapturedRequest, Fault, Refusal, Reply, Usage, Wire};
 
 use crate::agent::rig::{Rig, WIRES, failure, final_text, gateway_of};
 use crate::models::ToolSpec;
@@ -203,4 +203,20 @@ async fn lesson_e06_a_skill_that_was_loaded_survives() {
     rig.say("again").await;
     assert!(String::from_utf8_lossy(&rig.last_request().raw).contains("Knead for ten minutes."));
     rig.provider.take_refusals();
+}
+
+#[tokio::test]
+async fn a_summary_counts_for_the_budget_of_its_turn() {
+    let mut rig = long_task(Wire::AnthropicMessages).await;
+    let mut gateway = gateway_of(&rig.provider, &[(Wire::AnthropicMessages, "first")]);
+    gateway["budgets"] = json!({"tokens_per_turn": 120_000});
+    rig.configure(&gateway).await;
+    let tokens = Usage { input: Some(119_000), output: Some(900), ..Usage::default() };
+    rig.provider.enqueue_all([too_long(), Reply::of_text("The user asked six questions.").usage(tokens)]);
+    let events = rig.say("and now?").await;
+    assert_eq!(compactions(&events).len(), 1);
+    assert_eq!(events.last().unwrap().data["stop_reason"], "budget");
+    assert_eq!(rig.provider.requests().len(), 2, "nothing is left for an answer");
+    let usage = events.iter().find(|event| event.kind == "usage").unwrap();
+    assert_eq!((&usage.data["input_tokens"], &usage.data["output_tokens"]), (&json!(119_000), &json!(900)));
 }
