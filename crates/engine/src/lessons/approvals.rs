@@ -133,19 +133,17 @@ async fn lesson_e03_a_cancelled_request_is_resolved() {
 async fn lesson_e03_a_request_that_nobody_answers_is_resolved() {
     let (mut rig, gated) = with_guarded().await;
     ask(&rig).await;
-    // One that expired while no engine ran.
     rig.clock.pass(Duration::from_hours(71));
     rig.restart().await;
     rig.agent.resume().unwrap();
     assert_eq!(pending(&rig).await.len(), 1);
-    rig.clock.pass(Duration::from_hours(1));
+    // One that expired while no engine ran, where what is left at least passes at once on the rig's clock.
+    rig.hitl_ttl = Duration::from_secs(9);
     rig.restart().await;
     rig.agent.resume().unwrap();
     assert_eq!(failure(&rig.replay(0).await).code, FailureCode::HitlExpired);
     resolved(&rig, &gated).await;
-    // One that expires while the engine runs. Its time passes at once on the rig's clock.
-    rig.hitl_ttl = Duration::from_secs(9);
-    rig.restart().await;
+    // One that expires while the engine runs.
     rig.provider.enqueue(Reply::new().tool_use("gated", json!({})));
     let mut reader = rig.begin(json!({"task_id": "t", "message": "go"})).await.unwrap();
     let mut events = Vec::new();
@@ -164,4 +162,27 @@ async fn resolved(rig: &Rig, gated: &Gated) {
     assert_eq!(final_text(&rig.say("and now?").await), "and now?");
     assert_eq!(gated.runs.load(Ordering::Acquire), 0);
     rig.provider.assert_no_refusals();
+}
+
+#[tokio::test]
+async fn a_wall_clock_that_is_set_ahead_lets_no_request_lapse() {
+    let (mut rig, gated) = with_guarded().await;
+    ask(&rig).await;
+    let (most, year) = (rig.hitl_ttl, Duration::from_hours(365 * 24));
+    let almost_all = most.saturating_sub(Duration::from_hours(1))..=most;
+    rig.clock.asleep_times(1, almost_all.clone()).await;
+    // While the engine runs it is not looked at.
+    rig.clock.set_ahead(year);
+    within(rig.agent.steer(&task_id("t"), "soon".into())).await.unwrap();
+    rig.clock.asleep_times(2, almost_all).await;
+    // Across a restart nothing else tells how long it was, so some time is always left.
+    rig.clock.set_ahead(year);
+    rig.restart().await;
+    rig.agent.resume().unwrap();
+    let least = Duration::from_hours(2);
+    rig.clock.asleep_times(1, least.saturating_sub(Duration::from_mins(1))..=least).await;
+    rig.provider.enqueue(Reply::of_text("done"));
+    within(rig.agent.respond(yes())).await.unwrap();
+    gated.may_end.add_permits(1);
+    assert_eq!(final_text(&rig.replay(0).await), "done");
 }
