@@ -9,6 +9,7 @@ use contract::memory::Source;
 use contract::{HitlId, MemoryId};
 use futures::stream::FuturesUnordered;
 use futures::{FutureExt as _, StreamExt as _};
+use tokio::sync::OwnedSemaphorePermit;
 
 use super::Means;
 use super::life::blocking;
@@ -58,6 +59,21 @@ struct Ran {
     duration_ms: u64,
 }
 
+/// A call that may run, and its tool.
+type ReadyCall = (OpenCall, Arc<dyn Tool>);
+
+/// A call's place among those of all turns. They are never closed, and a call without a place would still be better than
+/// none.
+type CallPlace = Option<OwnedSemaphorePermit>;
+
+/// What calls that run are waited for.
+enum Happened {
+    /// One ended.
+    Ran(Option<Box<Ran>>),
+    /// There is a place for one more.
+    Place(CallPlace),
+}
+
 impl TurnRun {
     /// Sees to calls of an answer: those that were under way when the engine stopped, new ones, and those that a
     /// person has given leave to.
@@ -80,30 +96,66 @@ impl TurnRun {
                 Course::Refuse(reason) => self.refuse(&open, reason).await?,
             }
         }
-        let means = &self.life.means.clone();
-        let task = self.life.recorder.channel().task();
-        let (mut waiting, mut running) = (VecDeque::from(ready), FuturesUnordered::new());
-        loop {
-            // On record just before they run: one that waits for others has not begun if the engine dies.
-            let free = MAX_AT_ONCE.saturating_sub(running.len()).min(waiting.len());
-            let next: Vec<_> = waiting.drain(..free).collect();
-            self.intend(&next).await?;
-            running.extend(next.into_iter().map(|(open, tool)| run(open, tool, task, means)));
-            match self.attend(running.next()).await? {
-                Some(ran) => self.ran(ran).await?,
-                None => break,
-            }
-        }
+        self.run_side_by_side(ready).await?;
         for (open, tool, delegation) in delegations {
             // One after the other, and none while a person is waited for: see `Thread::next`.
             if !self.thread.asked().is_empty() {
                 break;
             }
             let call = (open, tool);
-            self.intend(std::slice::from_ref(&call)).await?;
+            self.before_step()?.intend(std::slice::from_ref(&call)).await?;
             self.delegate(call.0, delegation).await?;
         }
         Ok(())
+    }
+
+    /// Runs calls, several at once. Each is on record as soon as it has its place among the calls of all turns, just
+    /// before it runs: one that waits has not begun if the engine dies. Once the engine stops none begins any more.
+    async fn run_side_by_side(&mut self, ready: Vec<ReadyCall>) -> Result<(), Stopped> {
+        let means = &self.life.means.clone();
+        let task = self.life.recorder.channel().task();
+        let stopping = self.life.stopping.clone();
+        let (mut waiting, mut running) = (VecDeque::from(ready), FuturesUnordered::new());
+        let mut places: Vec<CallPlace> = Vec::new();
+        loop {
+            let free = MAX_AT_ONCE.saturating_sub(running.len()).min(waiting.len());
+            while places.len() < free
+                && let Ok(place) = Arc::clone(&means.calls).try_acquire_owned()
+            {
+                places.push(Some(place));
+            }
+            if stopping.is_cancelled() {
+                places.clear();
+            }
+            let next: Vec<_> = waiting.drain(..places.len()).collect();
+            self.intend(&next).await?;
+            let next = next.into_iter().zip(places.drain(..));
+            running.extend(next.map(|((open, tool), place)| run(open, tool, task, place, means)));
+            let place = Arc::clone(&means.calls).acquire_owned();
+            if running.is_empty() {
+                if waiting.is_empty() {
+                    return Ok(());
+                }
+                places.push(self.attend_until_stop(place).await?.ok());
+                continue;
+            }
+            let may_begin = !waiting.is_empty() && running.len() < MAX_AT_ONCE && !stopping.is_cancelled();
+            let happened = async {
+                tokio::select! {
+                    biased;
+                    ran = running.next() => Happened::Ran(ran.map(Box::new)),
+                    place = place, if may_begin => Happened::Place(place.ok()),
+                }
+            };
+            match self.attend(happened).await? {
+                Happened::Ran(ran) => {
+                    if let Some(ran) = ran {
+                        self.ran(*ran).await?;
+                    }
+                }
+                Happened::Place(place) => places.push(place),
+            }
+        }
     }
 
     fn decide(&self, OpenCall { call, stage, .. }: &OpenCall) -> Course {
@@ -176,7 +228,7 @@ impl TurnRun {
     }
 
     /// Puts on record that these calls are about to run, before the first of them does.
-    async fn intend(&mut self, calls: &[(OpenCall, Arc<dyn Tool>)]) -> Result<(), WriteError> {
+    async fn intend(&mut self, calls: &[ReadyCall]) -> Result<(), WriteError> {
         let (mut record, mut steps, mut events) = (Record::new(), Vec::new(), Vec::new());
         for (open, tool) in calls.iter().filter(|(open, _)| open.stage != OpenStage::Running) {
             steps.push(Step::Intended { call_id: open.call.call_id });
@@ -268,10 +320,8 @@ impl TurnRun {
 }
 
 /// Runs one tool. What goes wrong in it becomes the call's outcome.
-async fn run(open: OpenCall, tool: Arc<dyn Tool>, task: TaskRow, means: &Means) -> Ran {
+async fn run(open: OpenCall, tool: Arc<dyn Tool>, task: TaskRow, place: CallPlace, means: &Means) -> Ran {
     let OpenCall { call, answers, .. } = open;
-    // Nobody closes it; and a call without a place is still better than none.
-    let _place = means.calls.acquire().await;
     let began = means.clock.monotonic();
     let invocation =
         Invocation { call_id: call.call_id, task: Some(task), input: call.input.clone(), answers };
@@ -279,6 +329,7 @@ async fn run(open: OpenCall, tool: Arc<dyn Tool>, task: TaskRow, means: &Means) 
     let elapsed = means.clock.monotonic().saturating_sub(began);
     let duration_ms = u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX);
     let result = means.outputs.bounded(call.call_id, result, tool.most_whole(&call.input)).await;
+    drop(place);
     Ran { call, result, duration_ms }
 }
 

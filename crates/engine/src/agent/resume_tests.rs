@@ -246,3 +246,56 @@ async fn a_turn_that_gets_on_between_starts_may_be_stopped_for_ever() {
     assert_eq!(final_text(&events), "enough");
     rig.provider.assert_no_refusals();
 }
+
+/// An answer with so many calls of the tool that waits.
+fn gated_calls(count: usize) -> Reply {
+    (0..count).fold(Reply::new(), |reply, number| reply.tool_use("gated", json!({"number": number})))
+}
+
+/// What the calls of task `t` came to.
+async fn outcomes(rig: &Rig) -> Vec<String> {
+    let events = rig.replay(0).await;
+    assert_eq!(final_text(&events), "done");
+    let results = events.iter().filter(|event| event.kind == "tool_result");
+    results.map(|event| event.data["output"].as_str().unwrap().to_owned()).collect()
+}
+
+#[tokio::test]
+async fn once_the_engine_stops_no_call_begins_and_it_is_run_after_the_restart() {
+    let gated = Gated::new(false);
+    let mut rig = Rig::with_tools(Wire::AnthropicMessages, vec![gated.clone()]).await;
+    rig.provider.enqueue_all([gated_calls(10), Reply::of_text("done")]);
+    drop(rig.begin(json!({"task_id": "t", "message": "go"})).await.unwrap());
+    gated.begun(8).await;
+    rig.agent.stopping.cancel();
+    rig.agent.turns.close();
+    gated.may_end.add_permits(8);
+    within(rig.agent.turns.wait()).await;
+    assert_eq!(gated.runs.load(Ordering::Acquire), 8);
+    rig.restart().await;
+    rig.agent.resume().unwrap();
+    gated.may_end.add_permits(2);
+    assert_eq!(outcomes(&rig).await, vec!["let go"; 10]);
+    assert_eq!(gated.runs.load(Ordering::Acquire), 10);
+}
+
+#[tokio::test]
+async fn a_call_that_waits_for_its_place_has_not_begun() {
+    let gated = Gated::new(false);
+    let mut rig = Rig::with_tools(Wire::AnthropicMessages, vec![gated.clone()]).await;
+    rig.provider.enqueue_all([gated_calls(2), Reply::of_text("done")]);
+    let calls = Arc::clone(&rig.agent.means.calls);
+    let others = u32::try_from(calls.available_permits() - 1).unwrap();
+    let held = calls.acquire_many(others).await.unwrap();
+    drop(rig.begin(json!({"task_id": "t", "message": "go"})).await.unwrap());
+    gated.begun(1).await;
+    rig.kill().await;
+    drop(held);
+    rig.agent.resume().unwrap();
+    gated.begun(2).await;
+    gated.may_end.add_permits(1);
+    // Of the one that had begun nobody knows what it did.
+    let mut outcomes = outcomes(&rig).await;
+    outcomes.sort();
+    assert_eq!(outcomes, ["", "let go"]);
+}
