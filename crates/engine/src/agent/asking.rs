@@ -36,12 +36,36 @@ pub(super) enum Shortening {
     Reset,
 }
 
+/// What to do about a model whose window the conversation does not fit into.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum TooSmall {
+    /// Shorten the conversation for it.
+    Shorten,
+    /// Ask another model, which is now the one to ask.
+    PassOver,
+    /// End the step: the model whose window is large enough may soon answer again.
+    GiveUp,
+}
+
+/// The failure of the model that should answer.
+struct UsualFailed {
+    error: ModelError,
+    /// Its context window.
+    window: u64,
+    /// Whether another one was passed over since, because its window is too small.
+    passed_over: bool,
+}
+
 /// The attempts at one model step.
 pub(super) struct Asking {
     /// The model to ask.
     route: Arc<Route>,
     /// The models that stand in for it, the next one last.
     others: Vec<Arc<Route>>,
+    /// The name of the model that should answer.
+    usual: String,
+    /// What became of that one, where it was given up for something that may pass.
+    usual_failed: Option<UsualFailed>,
     policy: RetryPolicy,
     retry: Retry,
     /// Whether the provider's word that the conversation is too long is acted on.
@@ -55,13 +79,20 @@ pub(super) struct Asking {
 }
 
 impl Asking {
-    /// A step that may ask the models of `chain`; none if there are none.
-    pub(super) fn new(mut chain: Vec<Arc<Route>>, policy: RetryPolicy, reactive: bool) -> Option<Self> {
+    /// A step that may ask the models of `chain`, of which the one called `usual` should answer; none if there are none.
+    pub(super) fn new(
+        mut chain: Vec<Arc<Route>>,
+        usual: String,
+        policy: RetryPolicy,
+        reactive: bool,
+    ) -> Option<Self> {
         chain.reverse();
         let route = chain.pop()?;
         Some(Self {
             route,
             others: chain,
+            usual,
+            usual_failed: None,
             policy,
             retry: Retry::first(policy),
             reactive,
@@ -100,6 +131,7 @@ impl Asking {
             | ModelErrorKind::Auth
             | ModelErrorKind::NoSuchModel
             | ModelErrorKind::Quota => self.stand_in(error),
+            ModelErrorKind::TooLong if self.waits_for_larger() => self.stand_in(error),
             ModelErrorKind::TooLong if self.reactive && self.may_shorten() => Remedy::Shorten,
             ModelErrorKind::BrokenHistory if !self.reasoning_dropped => {
                 self.reasoning_dropped = true;
@@ -113,10 +145,55 @@ impl Asking {
 
     fn stand_in(&mut self, error: &ModelError) -> Remedy {
         self.given_up.push(format!("{}: {}", self.route.name, error.message));
+        if self.route.name == self.usual
+            && matches!(error.kind, ModelErrorKind::Busy | ModelErrorKind::Broken)
+        {
+            let (error, window) = (error.clone(), self.route.context_window);
+            self.usual_failed = Some(UsualFailed { error, window, passed_over: false });
+        }
         let Some(next) = self.others.pop() else { return Remedy::GiveUp };
-        self.route = next;
-        self.retry = Retry::first(self.policy);
+        self.go_to(next);
         Remedy::StandIn
+    }
+
+    fn go_to(&mut self, route: Arc<Route>) {
+        self.route = route;
+        self.retry = Retry::first(self.policy);
+    }
+
+    /// Whether the usual model's window is larger than that of the one to ask now, and it may soon answer again: then
+    /// the one to ask now is passed over.
+    fn waits_for_larger(&mut self) -> bool {
+        let window = self.route.context_window;
+        let larger = self.usual_failed.as_mut().filter(|usual| usual.window > window);
+        larger.map(|usual| usual.passed_over = true).is_some()
+    }
+
+    /// What to do where the conversation does not fit into the window of the model to ask now. What is shortened stays
+    /// shortened, so that is not done for one that only stands in, as long as the usual one has room and may answer.
+    pub(super) fn too_small(&mut self, fits: impl Fn(&Route) -> bool) -> TooSmall {
+        if self.route.name == self.usual {
+            return TooSmall::Shorten;
+        }
+        let usual = self.others.iter().position(|route| route.name == self.usual && fits(route));
+        if let Some(at) = usual {
+            let small = std::mem::replace(&mut self.route, self.others.remove(at));
+            self.others.push(small);
+            self.retry = Retry::first(self.policy);
+            return TooSmall::PassOver;
+        }
+        if !self.waits_for_larger() {
+            return TooSmall::Shorten;
+        }
+        let size = format!("its context window of {} tokens is too small", self.route.context_window);
+        self.given_up.push(format!("{}: {size}", self.route.name));
+        match self.others.pop() {
+            Some(next) => {
+                self.go_to(next);
+                TooSmall::PassOver
+            }
+            None => TooSmall::GiveUp,
+        }
     }
 
     fn may_shorten(&self) -> bool {
@@ -137,8 +214,11 @@ impl Asking {
         None
     }
 
-    /// The error that the step ends with, where `last` is what the last model said.
-    pub(super) fn gave_up(self, last: ModelError) -> ModelError {
+    /// The error that the step ends with, where `last` is what the last model said, if it was asked. Where
+    /// that one was passed over, what the usual one said tells whether another try is worth it.
+    pub(super) fn gave_up(self, last: Option<ModelError>) -> ModelError {
+        let usual = self.usual_failed.filter(|usual| usual.passed_over).map(|usual| usual.error);
+        let last = usual.or(last).unwrap_or_else(ModelError::ended_early);
         if self.given_up.len() < 2 {
             return last;
         }
