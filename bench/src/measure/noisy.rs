@@ -5,7 +5,7 @@ use std::fs;
 use std::io::Write as _;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -158,9 +158,10 @@ impl Noisy {
                 calls.push(this.spawn(Method::POST, "/engines/provision".to_owned(), user_body(&user)));
             }
         }
-        let mut readers = Vec::new();
+        let (mut readers, logs) = (Vec::new(), Arc::new(AtomicUsize::new(0)));
         if noise.includes(Noise::Readers) {
-            readers.extend((0..READERS).map(|_| tokio::spawn(Arc::clone(&this).read_slowly(stop.clone()))));
+            let read = || tokio::spawn(Arc::clone(&this).read_slowly(stop.clone(), Arc::clone(&logs)));
+            readers.extend((0..READERS).map(|_| read()));
         }
         let _ = ready.send(());
         stop.cancelled().await;
@@ -174,7 +175,9 @@ impl Noisy {
             // A refusal with a reason is an answer too.
             answer??;
         }
+        let any = readers.is_empty() || logs.load(Ordering::Relaxed) > 0;
         join_all(readers).await;
+        ensure!(any, "no log was read");
         this.tidy().await
     }
 
@@ -224,24 +227,27 @@ impl Noisy {
     }
 
     /// Reads a log of many lines as slowly as an answer may be read, over and over.
-    async fn read_slowly(self: Arc<Self>, stop: CancellationToken) {
+    async fn read_slowly(self: Arc<Self>, stop: CancellationToken, begun: Arc<AtomicUsize>) {
         let reading = async {
             loop {
                 // An answer that is refused or cut off is asked for again.
-                let _ = self.read_once().await;
+                let _ = self.read_once(&begun).await;
                 tokio::time::sleep(READ_PAUSE).await;
             }
         };
         stop.run_until_cancelled(reading).await;
     }
 
-    async fn read_once(&self) -> anyhow::Result<()> {
+    async fn read_once(&self, begun: &AtomicUsize) -> anyhow::Result<()> {
         let mut client = Client::connect(self.address).await?;
         let request = client
             .request(Method::GET, &format!("/engines/{TALKATIVE}/logs?tail=10000"))
             .header(PLATFORM_KEY_HEADER, &self.key)
             .body(Full::default())?;
-        let mut body = client.send(request).await?.into_body();
+        let answer = client.send(request).await?;
+        ensure!(answer.status() == StatusCode::OK, "a log was answered {}", answer.status());
+        begun.fetch_add(1, Ordering::Relaxed);
+        let mut body = answer.into_body();
         while let Some(piece) = body.frame().await {
             piece?;
             tokio::time::sleep(READ_PAUSE).await;

@@ -15,6 +15,7 @@ pub(crate) mod process;
 mod removal;
 mod root_lock;
 mod target;
+mod yielding_pace;
 
 use std::fmt;
 use std::time::Duration;
@@ -33,6 +34,7 @@ pub(crate) use data_root::{DataRoot, KnownData, Marked, NoData, marked};
 pub(crate) use probe::Examined;
 pub(crate) use probe::{HttpProbe, Probe, Proof, Unwell};
 pub(crate) use target::Target;
+pub(crate) use yielding_pace::YieldingPace;
 
 /// How a backend knows the process or container that runs an engine: text of its own making, unlike for any
 /// two launches.

@@ -41,6 +41,7 @@ mod versions;
 #[cfg(test)]
 mod tests;
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -174,8 +175,8 @@ impl Fleet {
     }
 
     /// Notes that the key in `header` of the request at hand was refused.
-    pub(crate) fn key_was_refused(&self, header: &'static str) {
-        self.refused_keys.log(header, self.clock.monotonic());
+    pub(crate) fn key_was_refused(&self, header: &'static str, client: Option<IpAddr>) {
+        self.refused_keys.log(header, client, self.clock.monotonic());
     }
 
     /// How long a caller waits at most, whatever happens.

@@ -25,7 +25,7 @@ pub enum Lack {
     /// The registry cannot be used.
     #[error(transparent)]
     Registry(OpenError),
-    /// The file that the registry is cannot be read or written.
+    /// The registry's file, or one beside it, cannot be read or written.
     #[error("{file} (ORCH_DATABASE_URL) cannot be used: this user must be able to read and write it")]
     RegistryFile {
         /// The file.
@@ -67,19 +67,41 @@ pub async fn preflight(config: &Config) -> Vec<Lack> {
 }
 
 async fn registry(database: &DatabaseUrl) -> Result<(), Lack> {
-    if let DatabaseUrl::Sqlite(path) = database {
-        // The files that stand beside it while it is in use are made there.
-        folder("ORCH_DATABASE_URL", path.parent().unwrap_or(Path::new("/")))?;
-        match access(path, Access::READ_OK | Access::WRITE_OK) {
-            Ok(()) => {}
-            Err(Errno::NOENT) => return Ok(()),
-            Err(errno) => return Err(Lack::RegistryFile { file: path.clone(), source: errno.into() }),
-        }
+    if let DatabaseUrl::Sqlite(path) = database
+        && !registry_file(path)?
+    {
+        return Ok(());
     }
     let looked = tokio::time::timeout(PATIENCE, check_usable(database)).await;
     let looked =
         looked.unwrap_or_else(|_| Err(sqlx::Error::Io(io::Error::from(io::ErrorKind::TimedOut)).into()));
     looked.map_err(|error| Lack::Registry(OpenError::registry(database.clone(), error)))
+}
+
+/// Whether the registry's file is there. It and what stands beside it while it is in use must be writable where they are
+/// there, and their folder too.
+fn registry_file(path: &Path) -> Result<bool, Lack> {
+    const FOLDER: &str = "ORCH_DATABASE_URL";
+    let lack = |file: PathBuf, source: io::Error| Lack::RegistryFile { file, source };
+    let file = std::path::absolute(path).map_err(|error| lack(path.to_owned(), error))?;
+    folder(FOLDER, file.parent().unwrap_or(Path::new("/")))?;
+    // Where it is a link, SQLite works beside what it leads to.
+    let file = match file.canonicalize() {
+        Ok(real) if real != file => {
+            folder(FOLDER, real.parent().unwrap_or(Path::new("/")))?;
+            real
+        }
+        _ => file,
+    };
+    for suffix in ["", "-wal", "-shm", ".lock"] {
+        let mut name = file.clone().into_os_string();
+        name.push(suffix);
+        match access(&name, Access::READ_OK | Access::WRITE_OK) {
+            Ok(()) | Err(Errno::NOENT) => {}
+            Err(errno) => return Err(lack(name.into(), errno.into())),
+        }
+    }
+    Ok(file.exists())
 }
 
 /// Whether `folder` can be written to or, where it is not there, made.

@@ -38,6 +38,19 @@ enum Command {
     Journal(journal::Args),
 }
 
+/// Gives an engine that an orchestrator has launched a session of its own: neither a terminal's signals nor the end of the
+/// orchestrator are meant for it. Called before anything else, so that it is exposed to them as briefly as can be.
+pub(crate) fn leave_session() {
+    let mut arguments = std::env::args_os().skip(1);
+    let (command, label) = (arguments.next(), arguments.next());
+    if command.is_some_and(|command| command == "engine")
+        && label.is_some_and(|label| label == "--deployment")
+    {
+        // What leads a group of processes has been set apart already, and is refused.
+        let _ = rustix::process::setsid();
+    }
+}
+
 pub(crate) fn run(args: Args) -> Result<(), Failure> {
     match args.command {
         Some(Command::Journal(args)) => journal::run(args),
@@ -46,11 +59,6 @@ pub(crate) fn run(args: Args) -> Result<(), Failure> {
 }
 
 fn serve(args: &Args) -> Result<(), Failure> {
-    if args.deployment.is_some() {
-        // Neither a terminal's signals nor the end of the orchestrator are meant for it. What leads a group of processes
-        // has been set apart from both already, and is refused.
-        let _ = rustix::process::setsid();
-    }
     let config = Config::from_env(&ProcessEnv).map_err(Failure::usage)?;
     service::logging::init(config.log.clone());
     service::limits::raise_file_limit();

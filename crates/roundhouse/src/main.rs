@@ -61,6 +61,7 @@ fn main() -> ExitCode {
     if std::env::args_os().nth(1).is_some_and(|first| first == leash::HELPER) {
         return leash::helper_main();
     }
+    engine_command::leave_session();
     let result = match Cli::parse().command {
         Command::Up(args) => up::run(&args),
         Command::Chat(args) => chat::run(args),

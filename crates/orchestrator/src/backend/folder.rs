@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use contract::EngineId;
 use rustix::fs::OFlags;
 
+use super::YieldingPace;
 use super::removal::remove_all;
 use crate::sabotage::{self, Saboteur};
 
@@ -141,14 +142,13 @@ fn file_tail(file: &Path, lines: usize) -> io::Result<Vec<String>> {
     };
     let start = tail_start(&mut log, lines)?;
     log.seek(SeekFrom::Start(start))?;
-    let mut log = BufReader::new(log);
+    let (mut log, mut pace) = (BufReader::new(log), YieldingPace::default());
     let mut tail = Vec::new();
     // It may have grown meanwhile.
     while tail.len() < lines {
         let Some(line) = next_line(&mut log)? else { break };
+        pace.worked(line.len());
         tail.push(line);
-        // A long log takes a while: whoever waits for this core goes first.
-        std::thread::yield_now();
     }
     Ok(tail)
 }

@@ -9,6 +9,7 @@ use contract::orchestrator::{PageLimit, ReadLogs, TailLines};
 
 use super::calls::PAGE;
 use super::{Fleet, FleetError};
+use crate::backend::YieldingPace;
 use crate::registry::{AuditFilter, Product, Seat};
 
 /// How many lines of a log are shown to one who asks for no number.
@@ -72,15 +73,15 @@ impl Fleet {
 
 /// The newest of `lines`, as many as take at most `limit` bytes as JSON.
 fn written(lines: &[String], limit: usize) -> serde_json::Result<String> {
-    let (mut left, mut kept) = (limit, Vec::new());
+    let (mut left, mut kept, mut pace) = (limit, Vec::new(), YieldingPace::default());
     for line in lines.iter().rev() {
         // As it is sent: what a talkative program writes may take six times as much there.
         let line = serde_json::to_string(line)?;
-        let Some(rest) = left.checked_sub(line.len() + 1) else { break };
+        let bytes = line.len() + 1;
+        let Some(rest) = left.checked_sub(bytes) else { break };
         left = rest;
         kept.push(line);
-        // Whoever waits for this core, to answer somebody else, goes first.
-        std::thread::yield_now();
+        pace.worked(bytes);
     }
     kept.reverse();
     Ok(format!("{{\"lines\":[{}]}}", kept.join(",")))

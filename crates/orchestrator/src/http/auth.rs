@@ -1,6 +1,7 @@
 //! Who calls, and may they call at all. As a handler's first argument it is settled before path, query and body
 //! are looked at. Until the orchestrator is ready it knows nobody, and says that.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use axum::extract::{FromRef, FromRequestParts};
@@ -8,7 +9,7 @@ use axum::http::Method;
 use axum::http::request::Parts;
 use contract::orchestrator::{ADMIN_KEY_HEADER, PLATFORM_KEY_HEADER};
 use contract::{AdminKey, ErrorCode};
-use service::http::ApiError;
+use service::http::{ApiError, ClientAddress};
 
 use super::error::answer;
 use super::starting_up;
@@ -49,7 +50,7 @@ where
         let key = header(parts, PLATFORM_KEY_HEADER).ok_or_else(unknown)?;
         let product = fleet.authenticate(key).await.map_err(answer)?;
         let product = product.ok_or_else(|| {
-            fleet.key_was_refused(PLATFORM_KEY_HEADER);
+            fleet.key_was_refused(PLATFORM_KEY_HEADER, client(parts));
             unknown()
         })?;
         // HEAD is a GET that is answered without its body.
@@ -98,10 +99,14 @@ where
             return Ok(Self);
         }
         if key.is_some() {
-            fleet.key_was_refused(ADMIN_KEY_HEADER);
+            fleet.key_was_refused(ADMIN_KEY_HEADER, client(parts));
         }
         Err(ApiError::new(ErrorCode::InvalidAdminKey, "X-Admin-Key must hold the deployment's admin key"))
     }
+}
+
+fn client(parts: &Parts) -> Option<IpAddr> {
+    parts.extensions.get().map(|ClientAddress(address)| *address)
 }
 
 fn header<'a>(parts: &'a Parts, name: &str) -> Option<&'a str> {

@@ -349,6 +349,17 @@ async fn a_check_looks_at_the_database_and_the_folders_and_leaves_nothing() {
     let orchestrator = place.start().await;
     look(&place, "ORCH_BACKEND", "process").await.well();
     drop(orchestrator);
+
+    // A name without a folder, before there is such a registry and after.
+    let shell = |command: &str| {
+        let line = format!("cd '{}' && {command}", place.fleet.folder().display());
+        let mut variables = place.fleet.variables.clone();
+        variables.insert("ORCH_DATABASE_URL".to_owned(), "sqlite:beside.sqlite".to_owned());
+        place.fleet.home.run_program(&["sh", "-c", &line], &variables)
+    };
+    let check = format!("exec '{}' orchestrator --check", crate::support::home::BINARY);
+    shell(&check).ended().await.well();
+    shell(&format!("touch beside.sqlite && {check}")).ended().await.well();
 }
 
 #[tokio::test]

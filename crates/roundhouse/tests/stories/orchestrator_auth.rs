@@ -75,7 +75,7 @@ async fn keys_that_are_refused_are_logged_with_whose_they_are_and_fill_no_log() 
     let ended = orchestrator.end(Signal::TERM).await;
     let lines: Vec<_> = ended.output.lines().filter(|line| line.contains("A key was refused.")).collect();
     // More than one period of 10 s may have gone by.
-    assert!((10..=100).contains(&lines.len()), "{} lines", lines.len());
+    assert!((1..=10).contains(&lines.len()), "{} lines", lines.len());
     for part in ["client.address=127.0.0.1", "x-platform-key", "request.id="] {
         assert!(lines[0].contains(part), "{part} is not in {}", lines[0]);
     }

@@ -42,10 +42,16 @@ pub(super) fn parent_of(pid: i32) -> io::Result<Option<i32>> {
     Ok(Stat::read(pid)?.map(|stat| stat.parent))
 }
 
+/// Whether `pid` leads its session, as an engine does soon after it has begun.
+pub(super) fn leads_its_session(pid: i32) -> io::Result<bool> {
+    Ok(Stat::read(pid)?.is_some_and(|stat| stat.session == pid))
+}
+
 /// What `/proc/<pid>/stat` says.
 struct Stat {
     started: u64,
     parent: i32,
+    session: i32,
     /// A zombie, or about to be one.
     dead: bool,
 }
@@ -64,10 +70,11 @@ impl Stat {
         let (_, fields) = line.rsplit_once(") ")?;
         let mut fields = fields.split(' ');
         let dead = matches!(fields.next()?, "Z" | "X" | "x");
-        // The state is field 3 of the line, the parent field 4, the start time field 22.
+        // The state is field 3 of the line, the parent field 4, the session field 6, the start time field 22.
         let parent = fields.next()?.parse().ok()?;
-        let started = fields.nth(17)?.parse().ok()?;
-        Some(Self { started, parent, dead })
+        let session = fields.nth(1)?.parse().ok()?;
+        let started = fields.nth(15)?.parse().ok()?;
+        Some(Self { started, parent, session, dead })
     }
 }
 
@@ -89,7 +96,7 @@ mod tests {
     fn the_start_time_is_found_behind_any_name() {
         let line = "7 (a) b (c) S 1 8 7 0 -1 4194304 100 0 0 0 1 2 0 0 20 0 3 0 4711 1000 50 18446744";
         let stat = Stat::parse(line).unwrap();
-        assert_eq!((stat.started, stat.parent, stat.dead), (4_711, 1, false));
+        assert_eq!((stat.started, stat.parent, stat.session, stat.dead), (4_711, 1, 7, false));
         assert!(Stat::parse(&line.replace(") S", ") Z")).unwrap().dead);
         assert!(Stat::parse("").is_none());
     }

@@ -5,10 +5,11 @@ use std::ffi::OsString;
 use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt as _;
+use std::time::Duration;
 
 use contract::EngineId;
 
-use super::identity::{Identity, is_gone, parent_of};
+use super::identity::{Identity, is_gone, leads_its_session, parent_of};
 use crate::sabotage::{self, Saboteur};
 
 /// The name under which engines show in process listings.
@@ -22,6 +23,10 @@ fn engine_id_flag() -> &'static str {
 }
 
 const GENERATION: &str = "--generation";
+
+/// So often, and with such pauses, a process is looked at that may be becoming another program.
+const LOOKS: u32 = 50;
+const LOOK: Duration = Duration::from_millis(2);
 
 /// Whose process it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -103,12 +108,32 @@ fn look_at(pid: i32, user: u32) -> io::Result<Option<(Label, Identity)>> {
         return Ok(None);
     }
     let Some(label) = label_of(pid)? else { return Ok(None) };
+    if !leads_its_session(pid)? {
+        // An engine that has not come so far as to give itself a session; or the child of one, which bears its label until
+        // it has become another program.
+        if is_child_of_its_like(pid, &label) || !remains(pid, &label)? {
+            return Ok(None);
+        }
+    }
     // The number may have changed hands since: the label counts only if it is there after the identity as well.
-    let Some(identity) = Identity::of_living(pid)? else { return Ok(None) };
+    let identity = Identity::of_living(pid)?;
     let still = label_of(pid)?.as_ref() == Some(&label);
-    // A child of an engine bears its label too until it has become another program.
-    let is_engine = still && !is_child_of_its_like(pid, &label)?;
-    Ok(is_engine.then_some((label, identity)))
+    Ok(identity.filter(|_| still).map(|identity| (label, identity)))
+}
+
+/// Whether `pid` bears the label until it leads its session, or for longer than a child takes to become another program.
+#[expect(clippy::disallowed_methods, reason = "processes are looked for on threads that may block")]
+fn remains(pid: i32, label: &Label) -> io::Result<bool> {
+    for _ in 0..LOOKS {
+        std::thread::sleep(LOOK);
+        if label_of(pid)?.as_ref() != Some(label) {
+            return Ok(false);
+        }
+        if leads_its_session(pid)? {
+            break;
+        }
+    }
+    Ok(true)
 }
 
 /// The label on a process; none if there is none on it.
@@ -116,14 +141,11 @@ fn label_of(pid: i32) -> io::Result<Option<Label>> {
     Ok(Label::parse(&fs::read(format!("/proc/{pid}/cmdline"))?))
 }
 
-/// Whether the parent of `pid` bears the same label.
-fn is_child_of_its_like(pid: i32, label: &Label) -> io::Result<bool> {
-    let Some(parent) = parent_of(pid)? else { return Ok(false) };
-    match label_of(parent) {
-        Ok(above) => Ok(above.as_ref() == Some(label)),
-        Err(error) if is_gone(&error) => Ok(false),
-        Err(error) => Err(error),
-    }
+/// Whether the parent of `pid` bears the same label. One that is gone, or that may not be looked at, is no engine of this
+/// user's.
+fn is_child_of_its_like(pid: i32, label: &Label) -> bool {
+    let parent = parent_of(pid).ok().flatten();
+    parent.is_some_and(|parent| label_of(parent).is_ok_and(|above| above.as_ref() == Some(label)))
 }
 
 #[cfg(test)]

@@ -81,9 +81,16 @@ impl Fixture {
 
 impl Drop for Fixture {
     fn drop(&mut self) {
-        for Found { identity, generation, .. } in found(&self.options) {
-            if let Ok(Some(process)) = Watched::adopt(identity, generation) {
-                process.signal(Signal::KILL).unwrap();
+        // An engine's child is found once the engine is gone.
+        loop {
+            let found = found(&self.options);
+            if found.is_empty() {
+                return;
+            }
+            for Found { identity, generation, .. } in found {
+                if let Ok(Some(process)) = Watched::adopt(identity, generation) {
+                    process.signal(Signal::KILL).unwrap();
+                }
             }
         }
     }
