@@ -12,7 +12,7 @@ use super::listing::Order;
 use super::{Agent, AgentError, loading};
 use crate::brain::steps::{Base, MemoryWrite};
 use crate::brain::{Brain, TaskDeletion};
-use crate::memory_budget::MemoryUse;
+use crate::memory_budget::{MemoryUse, Reserved};
 use crate::tools::check_memory;
 
 /// How many times as large as in the journal messages are in memory, with the answer that is made of them.
@@ -24,6 +24,8 @@ pub struct MessagePage {
     pub messages: Vec<TaskMessage>,
     /// Whether there are older ones.
     pub has_older: bool,
+    /// The memory of the messages, and of the answer that they are written into.
+    pub(crate) memory: Reserved,
 }
 
 impl Agent {
@@ -47,11 +49,11 @@ impl Agent {
         let order = order.ok_or(AgentError::Stopping)??;
         let page = order.page(limit.unwrap_or(usize::MAX), before).ok_or_else(unknown)?;
         let size = order.bytes(page.clone()).saturating_mul(LISTED);
-        let _reserved = self.means.memory.reserve(MemoryUse::Lists, size).await?;
+        let memory = self.means.memory.reserve(MemoryUse::Lists, size).await?;
         let has_older = page.start > 0;
         let list = move |brain: &Brain| order.messages(brain, task, page);
         let messages = self.brain.blocking(list).await.ok_or(AgentError::Stopping)??;
-        Ok(MessagePage { messages, has_older })
+        Ok(MessagePage { messages, has_older, memory })
     }
 
     /// The working memory of a task, by key; what was taken out is not there.

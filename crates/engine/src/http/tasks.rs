@@ -1,9 +1,10 @@
 //! `/tasks`: the conversation threads.
 
+use axum::body::Body;
 use axum::extract::State as Extract;
-use axum::http::HeaderName;
-use axum::http::header::LINK;
-use axum::response::AppendHeaders;
+use axum::http::header::{CONTENT_TYPE, LINK};
+use axum::response::{AppendHeaders, IntoResponse as _, Response};
+use bytes::Bytes;
 use contract::engine::{
     DeleteTask, Deleted, DeletedStatus, Forget, ListMessages, ListTasks, SetMemory, TaskMemory, TaskMessages,
     Tasks,
@@ -16,6 +17,7 @@ use super::State;
 use super::auth::Authenticated;
 use crate::agent::MessagePage;
 use crate::brain::steps::MemoryWrite;
+use crate::memory_budget::Reserved;
 
 /// How many tasks a page has where the request does not say.
 const DEFAULT_LIMIT: i64 = 50;
@@ -67,15 +69,20 @@ pub(super) async fn read(
     Extract(State(shared)): Extract<State>,
     Path(task_id): Path<TaskId>,
     Query(ListMessages { limit, before }): Query<ListMessages>,
-) -> Result<(AppendHeaders<Option<(HeaderName, String)>>, axum::Json<TaskMessages>), ApiError> {
+) -> Result<Response, ApiError> {
     let most = limit.and_then(|limit| usize::try_from(limit.get()).ok());
-    let MessagePage { messages, has_older } =
+    let MessagePage { messages, has_older, memory } =
         shared.agent.messages(&task_id, most, before.as_deref()).await?;
     let next = limit.zip(messages.first()).filter(|_| has_older).map(|(limit, first)| {
         // Relative to the request, whatever the path is by which it came here.
         (LINK, format!("<?limit={}&before={}>; rel=\"next\"", limit.get(), first.message_id))
     });
-    Ok((AppendHeaders(next), axum::Json(TaskMessages { messages })))
+    let list = serde_json::to_vec(&TaskMessages { messages }).map_err(|error| {
+        tracing::error!(%error, "A list could not be written.");
+        ApiError::internal()
+    })?;
+    let json = [(CONTENT_TYPE, "application/json")];
+    Ok((AppendHeaders(next), json, held(list, memory)).into_response())
 }
 
 /// What the agent keeps in view of a task: its working memory, by key.
@@ -174,4 +181,41 @@ pub(super) async fn delete(
 ) -> Result<axum::Json<Deleted>, ApiError> {
     shared.agent.delete(&task_id, forget == Some(Forget::Knowledge)).await?;
     Ok(axum::Json(Deleted { status: DeletedStatus::Deleted }))
+}
+
+/// Bytes of an answer, whose memory is reserved until they have been sent, or nobody takes them any more.
+struct Held {
+    bytes: Vec<u8>,
+    _memory: Reserved,
+}
+
+impl AsRef<[u8]> for Held {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+fn held(bytes: Vec<u8>, memory: Reserved) -> Body {
+    Body::from(Bytes::from_owner(Held { bytes, _memory: memory }))
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::FutureExt as _;
+
+    use super::*;
+    use crate::memory_budget::{MemoryBudget, MemoryUse};
+
+    #[tokio::test]
+    async fn the_memory_of_a_list_is_held_until_it_has_been_sent() {
+        let budget = MemoryBudget::of(64 << 20);
+        let memory = budget.reserve(MemoryUse::Lists, 16 << 20).await.unwrap();
+        let body = held(b"a list".to_vec(), memory);
+        assert!(budget.reserve(MemoryUse::Lists, 1 << 20).now_or_never().is_none());
+        let sent = axum::body::to_bytes(body, 100).await.unwrap();
+        assert_eq!(sent, "a list");
+        assert!(budget.reserve(MemoryUse::Lists, 1 << 20).now_or_never().is_none());
+        drop(sent);
+        drop(budget.reserve(MemoryUse::Lists, 1 << 20).await.unwrap());
+    }
 }
