@@ -89,13 +89,11 @@ pub(super) fn find(deployment_id: &str, known: &HashSet<i32>) -> io::Result<Vec<
         if known.contains(&pid) {
             continue;
         }
-        match look_at(pid, user) {
-            Ok(Some((label, identity)))
-                if label.deployment_id == deployment_id || sabotage::by(Saboteur::TakeStrangers) =>
-            {
+        match look_at(pid, user, deployment_id) {
+            Ok(Some((label, identity))) => {
                 found.push(Found { engine_id: label.engine_id, generation: label.generation, identity });
             }
-            Ok(_) => {}
+            Ok(None) => {}
             Err(error) if is_gone(&error) => {}
             Err(error) => return Err(error),
         }
@@ -103,11 +101,14 @@ pub(super) fn find(deployment_id: &str, known: &HashSet<i32>) -> io::Result<Vec<
     Ok(found)
 }
 
-fn look_at(pid: i32, user: u32) -> io::Result<Option<(Label, Identity)>> {
+fn look_at(pid: i32, user: u32, deployment_id: &str) -> io::Result<Option<(Label, Identity)>> {
     if fs::metadata(format!("/proc/{pid}"))?.uid() != user {
         return Ok(None);
     }
-    let Some(label) = label_of(pid)? else { return Ok(None) };
+    let is_ours =
+        |label: &Label| label.deployment_id == deployment_id || sabotage::by(Saboteur::TakeStrangers);
+    // Before anything is waited for.
+    let Some(label) = label_of(pid)?.filter(is_ours) else { return Ok(None) };
     if !leads_its_session(pid)? {
         // An engine that has not come so far as to give itself a session; or the child of one, which bears its label until
         // it has become another program.
