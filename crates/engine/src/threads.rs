@@ -21,8 +21,8 @@ pub(crate) const PAGE_THREADS: usize = 2;
 pub(crate) const PAGE_NAME_THREADS: usize = 8;
 /// The same for servers that the operator named: tool servers with their authorization servers, and catalog tools.
 pub(crate) const SERVER_NAME_THREADS: usize = 4;
-/// The same for model providers: each name has one thread at most, so there are three that may be silent before those
-/// that stand in for them wait.
+/// The same for model providers: a name has half of them at most, so one that is silent leaves two for those that stand in
+/// for it.
 pub(crate) const PROVIDER_NAME_THREADS: usize = 4;
 /// How many are left for what has no lane: it is short, or there is little of it at once.
 const OTHER_THREADS: usize = 8;
