@@ -20,12 +20,14 @@ impl ChatModel for Mute {
 
 fn route(name: &str) -> Arc<Route> {
     let model = Arc::new(Mute);
-    Arc::new(Route { name: name.into(), model, context_window: 1_000, max_output: 100, prices: None })
+    // All others are small.
+    let context_window = if name == "a" { 100_000 } else { 10_000 };
+    Arc::new(Route { name: name.into(), model, context_window, max_output: 100, prices: None })
 }
 
 fn asking(models: &[&str]) -> Asking {
     let chain = models.iter().map(|name| route(name)).collect();
-    Asking::new(chain, RetryPolicy::default(), true).unwrap()
+    Asking::new(chain, "a".into(), RetryPolicy::default(), true).unwrap()
 }
 
 fn error(kind: ModelErrorKind) -> ModelError {
@@ -54,7 +56,7 @@ fn what_waiting_does_not_mend_goes_straight_to_the_next_model() {
     let mut asking = asking(&["a", "b", "c"]);
     assert_eq!([after(&mut asking, Auth), after(&mut asking, Quota)], [Remedy::StandIn; 2]);
     assert_eq!(after(&mut asking, NoSuchModel), Remedy::GiveUp);
-    let last = asking.gave_up(error(NoSuchModel));
+    let last = asking.gave_up(Some(error(NoSuchModel)));
     assert_eq!(last.message, "no model answers: a: no; b: no; c: no");
 }
 
@@ -84,4 +86,40 @@ fn a_conversation_is_shortened_twice_and_then_reset_and_then_never_again() {
     // Nothing is thrown away for a threshold alone.
     let mut asking = self::asking(&["a"]);
     assert_eq!(std::iter::from_fn(|| asking.shorten(false)).count(), 2);
+}
+
+#[test]
+fn nothing_is_shortened_for_a_small_stand_in_while_the_usual_model_may_return() {
+    let mut asking = asking(&["a", "b", "c"]);
+    assert_eq!(asking.too_small(90_000), TooSmall::Shorten, "it is the usual one");
+    while after(&mut asking, ModelErrorKind::Busy) != Remedy::StandIn {}
+    // What fits with room for an answer is sent as it is.
+    assert_eq!((asking.too_small(5_000), asking.route().name.as_str()), (TooSmall::AsItIs, "b"));
+    assert_eq!((asking.too_small(50_000), asking.route().name.as_str()), (TooSmall::PassOver, "c"));
+    // The provider may count otherwise than the estimate.
+    assert_eq!(after(&mut asking, ModelErrorKind::TooLong), Remedy::GiveUp);
+    let error = asking.gave_up(Some(error(ModelErrorKind::TooLong)));
+    let said = "no model answers: a: no; b: its context window of 10000 tokens is too small; c: no";
+    assert_eq!((error.kind, error.message.as_str()), (ModelErrorKind::Busy, said));
+}
+
+#[test]
+fn what_a_stand_in_says_that_was_asked_ends_the_step_after_one_that_was_too_small() {
+    let mut asking = asking(&["a", "b", "c"]);
+    while after(&mut asking, ModelErrorKind::Busy) != Remedy::StandIn {}
+    assert_eq!(asking.too_small(50_000), TooSmall::PassOver);
+    assert_eq!(after(&mut asking, ModelErrorKind::Refused), Remedy::GiveUp);
+    assert_eq!(asking.gave_up(Some(error(ModelErrorKind::Refused))).kind, ModelErrorKind::Refused);
+}
+
+#[test]
+fn a_usual_model_that_rests_is_asked_before_anything_is_shortened() {
+    let mut asking = asking(&["b", "a"]);
+    assert_eq!((asking.too_small(5_000), asking.route().name.as_str()), (TooSmall::AsItIs, "b"));
+    // Also where it is too much for the usual one as well: then it is shortened for that one's window.
+    assert_eq!((asking.too_small(99_000), asking.route().name.as_str()), (TooSmall::PassOver, "a"));
+    assert_eq!(asking.too_small(99_000), TooSmall::Shorten);
+    // It does not come back by itself.
+    assert_eq!(after(&mut asking, ModelErrorKind::Auth), Remedy::StandIn);
+    assert_eq!((asking.route().name.clone().as_str(), asking.too_small(50_000)), ("b", TooSmall::Shorten));
 }

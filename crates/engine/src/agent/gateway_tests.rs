@@ -259,3 +259,57 @@ async fn what_a_turn_costs_is_told_where_all_prices_are_known() {
         usages(&rig.say("go").await).iter().map(|usage| usage.cost_usd.is_some()).collect();
     assert_eq!(known, [true, false]);
 }
+
+/// A task with a conversation that fits into the first model's window and not into the second one's.
+async fn long_for_the_stand_in() -> Rig {
+    let mut rig = Rig::new(Wire::AnthropicMessages).await;
+    let mut gateway =
+        gateway_of(&rig.provider, &[(Wire::AnthropicMessages, "first"), (Wire::OpenAiChat, "second")]);
+    gateway["models"]["OpenAiChat second"]["context_window"] = 16_000.into();
+    rig.configure(&gateway).await;
+    for number in 0..3 {
+        rig.provider.enqueue(Reply::of_text(format!("Noted {number}. {}", "A detail. ".repeat(1_000))));
+        rig.say(&format!("Note {number}: {}", "this and that ".repeat(1_000))).await;
+    }
+    rig.provider.clear_requests();
+    rig
+}
+
+fn is_shortened(events: &[Seen]) -> bool {
+    events.iter().any(|event| event.kind == "compaction_event")
+}
+
+#[tokio::test]
+async fn a_short_trouble_of_the_usual_model_costs_a_conversation_nothing() {
+    let rig = long_for_the_stand_in().await;
+    rig.provider.enqueue_all(vec![refused(Refusal::Overloaded); 5]);
+    let events = rig.say("go").await;
+    let failure = failure(&events);
+    assert_eq!((failure.code, failure.retryable), (FailureCode::ProviderUnavailable, true));
+    assert!(
+        failure.message.contains("its context window of 16000 tokens is too small"),
+        "{}",
+        failure.message
+    );
+    assert!(!is_shortened(&events));
+    // It rests, but there is none that it could make way for.
+    rig.provider.enqueue(Reply::of_text("Here I am."));
+    let events = rig.say("again").await;
+    assert_eq!((final_text(&events).as_str(), is_shortened(&events)), ("Here I am.", false));
+    assert_eq!(asked(&rig), ["first"; 6]);
+    let sent = String::from_utf8_lossy(&rig.last_request().raw).into_owned();
+    assert!(sent.contains("Note 0") && sent.contains("Noted 0"));
+}
+
+#[tokio::test]
+async fn a_conversation_is_shortened_for_a_stand_in_where_the_usual_model_cannot_answer() {
+    let rig = long_for_the_stand_in().await;
+    rig.provider.enqueue_all([
+        refused(Refusal::Unauthorized),
+        Reply::of_text("They noted things."),
+        Reply::of_text("I stood in."),
+    ]);
+    let events = rig.say("go").await;
+    assert_eq!((final_text(&events).as_str(), is_shortened(&events)), ("I stood in.", true));
+    assert_eq!(asked(&rig), ["first", "second", "second"]);
+}

@@ -9,8 +9,9 @@ use contract::event::{Event, Failure, FailureCode, Lifecycle};
 use futures::StreamExt as _;
 
 use super::aside::{billed_answer, billed_failure};
-use super::asking::{Asking, Remedy};
+use super::asking::{Asking, Remedy, TooSmall};
 use super::attachments::{Attachments, Loaded, NotLoaded};
+use super::compaction;
 use super::ending;
 use super::run::{Stopped, TurnRun};
 use super::telling::Tell;
@@ -45,14 +46,24 @@ impl TurnRun {
         let chain = means.gateway.chain(wanted, means.clock.monotonic());
         let chain = chain.map_err(|error| Stopped::Failed(ending::provider_failure(&error)))?;
         self.forget_agents_words();
-        let Some(mut asking) = Asking::new(chain, routes.retry, means.reactive) else {
+        let usual = routes.chain_of(self.model_of_focus());
+        let usual = usual.first().map(|route| route.name.clone()).unwrap_or_default();
+        let Some(mut asking) = Asking::new(chain, usual, routes.retry, means.reactive) else {
             let error = ModelError::new(ModelErrorKind::NotConfigured, "no model is configured");
             return Err(Stopped::Failed(ending::provider_failure(&error)));
         };
         loop {
             let route = Arc::clone(asking.route());
-            if self.shorten_if_near(&route, &mut asking).await? {
-                continue;
+            let prompt = self.prompt_tokens();
+            if prompt > compaction::threshold(&route) {
+                match asking.too_small(prompt) {
+                    TooSmall::Shorten if self.shorten_near(&route, &mut asking).await? => continue,
+                    TooSmall::Shorten | TooSmall::AsItIs => {}
+                    TooSmall::PassOver => continue,
+                    TooSmall::GiveUp => {
+                        return Err(Stopped::Failed(ending::provider_failure(&asking.gave_up(None))));
+                    }
+                }
             }
             let prompt = self.prompt_tokens();
             // Prompt and answer share the window.
@@ -87,7 +98,7 @@ impl TurnRun {
                 ?remedy, "A model call failed."
             );
             if !self.remedy(remedy, &route, &mut asking).await? {
-                return Err(Stopped::Failed(ending::provider_failure(&asking.gave_up(error))));
+                return Err(Stopped::Failed(ending::provider_failure(&asking.gave_up(Some(error)))));
             }
         }
     }

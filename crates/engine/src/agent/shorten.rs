@@ -20,15 +20,13 @@ const SUMMARY: u64 = 8_000;
 const DEADLINE: Duration = Duration::from_mins(3);
 
 impl TurnRun {
-    /// Shortens a conversation that has come near the end of the model's context window; whether it did.
-    pub(super) async fn shorten_if_near(
+    /// Shortens a conversation that has come near the end of the model's context window, if that is worth it; whether it
+    /// was.
+    pub(super) async fn shorten_near(
         &mut self,
         route: &Arc<Route>,
         asking: &mut Asking,
     ) -> Result<bool, Stopped> {
-        if self.prompt_tokens() <= compaction::threshold(route) {
-            return Ok(false);
-        }
         match asking.shorten(false) {
             Some(stage) => self.shorten(route, stage, CompactionReason::Threshold).await,
             None => Ok(false),

@@ -121,8 +121,9 @@ impl PromptCall {
         let means = &self.means;
         let routes = means.gateway.routes().map_err(|error| failed(&error))?;
         let chain = means.gateway.chain(None, means.clock.monotonic()).map_err(|error| failed(&error))?;
+        let usual = routes.chain.first().map(|route| route.name.clone()).unwrap_or_default();
         // There is no conversation to shorten.
-        let Some(mut asking) = Asking::new(chain, routes.retry, false) else {
+        let Some(mut asking) = Asking::new(chain, usual, routes.retry, false) else {
             return Err(failed(&ModelError::new(ModelErrorKind::NotConfigured, "no model is configured")));
         };
         let prompt = estimate::text(&self.system) + estimate::messages(&self.messages);
@@ -148,11 +149,11 @@ impl PromptCall {
                     Duration::ZERO
                 }
                 Remedy::Shorten | Remedy::DropReasoning | Remedy::GiveUp => {
-                    return Err(failed(&asking.gave_up(error)));
+                    return Err(failed(&asking.gave_up(Some(error))));
                 }
             };
             if now.saturating_add(pause) >= self.over {
-                return Err(failed(&asking.gave_up(error)));
+                return Err(failed(&asking.gave_up(Some(error))));
             }
             self.pause(pause).await?;
         }
