@@ -347,7 +347,7 @@ impl Agent {
             blocks: Blocks::default(),
             agent_blocks: Blocks::default(),
             stranded: 0,
-            asked_at: None,
+            patient_until: None,
             registration,
         }
     }

@@ -1,6 +1,8 @@
 //! What the crate's tests share: events as a client reads them, deadlines, and a clock that does not wait.
 
+use std::ops::RangeInclusive;
 use std::path::Path;
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -192,11 +194,18 @@ pub(crate) struct HastyClock {
     system: SystemClock,
     slept: Mutex<Vec<Duration>>,
     asleep: Mutex<Vec<Duration>>,
+    /// How far the wall clock was set ahead, in milliseconds.
+    ahead_ms: AtomicI64,
 }
 
 impl HastyClock {
     pub(crate) fn new() -> Self {
-        Self { system: SystemClock::new(), slept: Mutex::default(), asleep: Mutex::default() }
+        Self {
+            system: SystemClock::new(),
+            slept: Mutex::default(),
+            asleep: Mutex::default(),
+            ahead_ms: AtomicI64::new(0),
+        }
     }
 
     /// Lets time pass. Nobody wakes by it.
@@ -204,11 +213,24 @@ impl HastyClock {
         self.slept.lock().unwrap_or_else(PoisonError::into_inner).push(duration);
     }
 
+    /// Sets the wall clock ahead, as a time server may. No time passes by it.
+    pub(crate) fn set_ahead(&self, duration: Duration) {
+        self.ahead_ms.fetch_add(i64::try_from(duration.as_millis()).unwrap(), Ordering::Relaxed);
+    }
+
     /// Waits until somebody sleeps for `duration`, a long one.
     pub(crate) async fn asleep_for(&self, duration: Duration) {
-        let sleeps = || self.asleep.lock().unwrap_or_else(PoisonError::into_inner).contains(&duration);
+        self.asleep_times(1, duration..=duration).await;
+    }
+
+    /// Waits until so many long sleeps of this length have begun.
+    pub(crate) async fn asleep_times(&self, times: usize, length: RangeInclusive<Duration>) {
+        let slept = || {
+            let asleep = self.asleep.lock().unwrap_or_else(PoisonError::into_inner);
+            asleep.iter().filter(|sleep| length.contains(sleep)).count()
+        };
         within(async {
-            while !sleeps() {
+            while slept() < times {
                 tokio::task::yield_now().await;
             }
         })
@@ -228,7 +250,7 @@ impl HastyClock {
 impl Clock for HastyClock {
     fn now(&self) -> Timestamp {
         let skipped = i64::try_from(self.skipped().as_millis()).unwrap();
-        Timestamp::from_unix_ms(self.system.now().unix_ms() + skipped)
+        Timestamp::from_unix_ms(self.system.now().unix_ms() + skipped + self.ahead_ms.load(Ordering::Relaxed))
     }
 
     fn monotonic(&self) -> Duration {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use contract::event::{Event, Failure, FailureCode, HitlKind, HitlRequest, Lifecycle};
-use contract::{HitlId, MessageId, Timestamp, TurnId};
+use contract::{HitlId, MessageId, TurnId};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 
@@ -48,8 +48,8 @@ pub(super) struct Life {
     pub(super) agent_blocks: Blocks,
     /// How often it was taken up again after the brain could not be used, since its last step.
     pub(super) stranded: u32,
-    /// When the person was asked for whom it waits.
-    pub(super) asked_at: Option<Timestamp>,
+    /// Until when, in monotonic time, it waits for the person who was asked.
+    pub(super) patient_until: Option<Duration>,
     /// Makes it known to those who want to tell it something.
     pub(super) registration: Registration,
 }
@@ -81,16 +81,19 @@ impl Life {
         options: Option<Vec<String>>,
     ) -> HitlRequest {
         let created_at = self.means.clock.now();
-        self.asked_at = Some(created_at);
+        self.be_patient_for(self.means.hitl_ttl);
         let task_id = self.recorder.channel().task_id().clone();
         HitlRequest { request_id, task_id, kind, question, created_at, options }
     }
 
-    /// How long the person may still take.
+    /// How long the person may still take. A wall clock that is set meanwhile changes nothing about it.
     pub(super) fn patience(&self) -> Duration {
-        let now = self.means.clock.now().unix_ms();
-        let waited = self.asked_at.map_or(0, |asked_at| now.saturating_sub(asked_at.unix_ms()));
-        self.means.hitl_ttl.saturating_sub(Duration::from_millis(u64::try_from(waited).unwrap_or(0)))
+        let now = self.means.clock.monotonic();
+        self.patient_until.map_or(self.means.hitl_ttl, |until| until.saturating_sub(now))
+    }
+
+    fn be_patient_for(&mut self, patience: Duration) {
+        self.patient_until = Some(self.means.clock.monotonic().saturating_add(patience));
     }
 
     /// Lives a turn that was just opened; `thread` where it has been read.
@@ -111,7 +114,10 @@ impl Life {
 
     async fn taken_up(mut self, turn: OpenTurn) -> State {
         if let Some(pending) = turn.pending {
-            self.asked_at = Some(pending.created_at);
+            // Nothing but the wall clock tells how long it was while no engine ran.
+            let waited = self.means.clock.now().unix_ms().saturating_sub(pending.created_at.unix_ms());
+            let waited = Duration::from_millis(u64::try_from(waited).unwrap_or(0));
+            self.be_patient_for(self.means.hitl_ttl.saturating_sub(waited));
             let task = self.recorder.channel().task();
             let open_calls = self.brain.blocking(move |brain| brain.open_calls(task, turn.turn_id)).await;
             if open_calls.is_some_and(|calls| calls.is_ok_and(|calls| calls.is_empty())) {

@@ -165,3 +165,20 @@ async fn resolved(rig: &Rig, gated: &Gated) {
     assert_eq!(gated.runs.load(Ordering::Acquire), 0);
     rig.provider.assert_no_refusals();
 }
+
+#[tokio::test]
+async fn a_wall_clock_that_is_set_ahead_lets_no_request_lapse() {
+    let (rig, gated) = with_guarded().await;
+    ask(&rig).await;
+    let (most, year) = (rig.hitl_ttl, Duration::from_hours(365 * 24));
+    let almost_all = most.saturating_sub(Duration::from_hours(1))..=most;
+    rig.clock.asleep_times(1, almost_all.clone()).await;
+    // While the engine runs it is not looked at.
+    rig.clock.set_ahead(year);
+    within(rig.agent.steer(&task_id("t"), "soon".into())).await.unwrap();
+    rig.clock.asleep_times(2, almost_all).await;
+    rig.provider.enqueue(Reply::of_text("done"));
+    within(rig.agent.respond(yes())).await.unwrap();
+    gated.may_end.add_permits(1);
+    assert_eq!(final_text(&rig.replay(0).await), "done");
+}
