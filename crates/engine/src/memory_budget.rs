@@ -2,7 +2,8 @@
 //! waits for itself alone.
 //!
 //! Whoever is about to hold something large reserves it at one go, before it is read, and holds nothing of the share
-//! while it waits: nobody waits for somebody who waits. Who comes first is served first. What is small is not counted:
+//! while it waits: nobody waits for somebody who waits. What comes from outside at a pace of its own is reserved as it
+//! comes ([`Growing`]). Who comes first is served first. What is small is not counted:
 //! how many there are is bounded elsewhere.
 
 use std::sync::Arc;
@@ -21,6 +22,8 @@ pub(crate) const SMALL: usize = 256 << 10;
 const PATIENCE: Duration = Duration::from_secs(20);
 /// The bytes of one permit: semaphores count in 32 bits.
 const UNIT: usize = 1 << 10;
+/// In what steps memory grows, in bytes.
+const STEP: usize = 1 << 20;
 /// How many uses share the budget.
 const USES: usize = 4;
 
@@ -50,6 +53,8 @@ pub struct NoMemory;
 #[derive(Clone, Debug)]
 pub(crate) struct MemoryBudget {
     shares: Arc<[Arc<Semaphore>; USES]>,
+    /// Of each share, the one place for what grows beyond it.
+    beyond: Arc<[Arc<Semaphore>; USES]>,
     /// How many permits a share has.
     share: u32,
 }
@@ -65,7 +70,19 @@ impl MemoryBudget {
     pub(crate) fn of(bytes: usize) -> Self {
         let share = u32::try_from(bytes / USES / UNIT).unwrap_or(u32::MAX >> 4).max(1);
         let shares = std::array::from_fn(|_| Arc::new(Semaphore::new(usize::try_from(share).unwrap_or(1))));
-        Self { shares: Arc::new(shares), share }
+        let beyond = std::array::from_fn(|_| Arc::new(Semaphore::new(1)));
+        Self { shares: Arc::new(shares), beyond: Arc::new(beyond), share }
+    }
+
+    /// Memory for what comes bit by bit: nothing as yet.
+    pub(crate) fn growing(&self, what: MemoryUse) -> Growing {
+        Growing {
+            share: Arc::clone(of_use(&self.shares, what)),
+            beyond: Arc::clone(of_use(&self.beyond, what)),
+            most: self.share,
+            held: None,
+            is_beyond: None,
+        }
     }
 
     /// Reserves so many bytes; what is larger than the whole share has it alone. What is small is free.
@@ -76,17 +93,73 @@ impl MemoryBudget {
         if bytes <= SMALL {
             return Ok(Reserved(None));
         }
-        let [tools, requests, media, lists] = &*self.shares;
-        let share = match what {
-            MemoryUse::Tools => tools,
-            MemoryUse::Requests => requests,
-            MemoryUse::Media => media,
-            MemoryUse::Lists => lists,
-        };
+        let share = of_use(&self.shares, what);
         let permits = u32::try_from(bytes.div_ceil(UNIT)).unwrap_or(u32::MAX).min(self.share);
         let reserved = tokio::time::timeout(PATIENCE, Arc::clone(share).acquire_many_owned(permits)).await;
         // No share is ever closed.
         Ok(Reserved(Some(reserved.map_err(|_| NoMemory)?.map_err(|_| NoMemory)?)))
+    }
+}
+
+fn of_use(all: &[Arc<Semaphore>; USES], what: MemoryUse) -> &Arc<Semaphore> {
+    let [tools, requests, media, lists] = all;
+    match what {
+        MemoryUse::Tools => tools,
+        MemoryUse::Requests => requests,
+        MemoryUse::Media => media,
+        MemoryUse::Lists => lists,
+    }
+}
+
+/// Memory for what comes bit by bit, of a size that is not known or not worth believing: it holds as much as has come, so
+/// that one who sends slowly holds little. It is reserved until this is dropped.
+///
+/// Those that each hold a part could wait for each other for ever. So there is one in each share that may go beyond it, and
+/// whoever is that one waits for nobody until its end; what is larger than the share has to be that one.
+#[derive(Debug)]
+pub(crate) struct Growing {
+    share: Arc<Semaphore>,
+    beyond: Arc<Semaphore>,
+    /// How many permits the share has.
+    most: u32,
+    held: Option<OwnedSemaphorePermit>,
+    /// Whether it is the one that goes beyond the share.
+    is_beyond: Option<OwnedSemaphorePermit>,
+}
+
+impl Growing {
+    /// Reserves so many bytes in all. What is small is free.
+    ///
+    /// # Errors
+    /// There was no room for some time.
+    pub(crate) async fn grow(&mut self, bytes: usize) -> Result<(), NoMemory> {
+        if bytes <= SMALL || self.is_beyond.is_some() {
+            return Ok(());
+        }
+        let wanted = u32::try_from(bytes.div_ceil(STEP).saturating_mul(STEP / UNIT)).unwrap_or(u32::MAX);
+        let held = self.held.as_ref().map_or(0, |held| u32::try_from(held.num_permits()).unwrap_or(u32::MAX));
+        let more = wanted.saturating_sub(held);
+        if more == 0 {
+            return Ok(());
+        }
+        let reserved = async {
+            tokio::select! {
+                biased;
+                more = Arc::clone(&self.share).acquire_many_owned(more), if wanted <= self.most =>
+                    more.map(|more| (Some(more), None)),
+                beyond = Arc::clone(&self.beyond).acquire_owned() => beyond.map(|beyond| (None, Some(beyond))),
+            }
+        };
+        // Nothing of this is ever closed.
+        let reserved = tokio::time::timeout(PATIENCE, reserved).await.map_err(|_| NoMemory)?;
+        let (more, beyond) = reserved.map_err(|_| NoMemory)?;
+        self.is_beyond = beyond;
+        match (&mut self.held, more) {
+            (Some(held), Some(more)) => held.merge(more),
+            (held @ None, more) => *held = more,
+            (Some(_), None) => {}
+        }
+        Ok(())
     }
 }
 
@@ -126,6 +199,44 @@ mod tests {
         assert_eq!(budget.reserve(MemoryUse::Lists, MIB).await.unwrap_err(), NoMemory);
         drop(alone);
         drop(budget.reserve(MemoryUse::Lists, MIB).await.unwrap());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_comes_slowly_holds_what_has_come() {
+        let budget = MemoryBudget::of(64 * MIB);
+        let mut slow = budget.growing(MemoryUse::Requests);
+        slow.grow(SMALL).await.unwrap();
+        drop(budget.reserve(MemoryUse::Requests, 16 * MIB).await.unwrap());
+        slow.grow(SMALL + 1).await.unwrap();
+        let rest = budget.reserve(MemoryUse::Requests, 15 * MIB).await.unwrap();
+        assert!(budget.reserve(MemoryUse::Requests, MIB).now_or_never().is_none());
+        drop(slow);
+        drop(budget.reserve(MemoryUse::Requests, MIB).await.unwrap());
+        drop(rest);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn those_that_grow_do_not_wait_for_each_other() {
+        let budget = MemoryBudget::of(64 * MIB);
+        let [mut one, mut other] = [(); 2].map(|()| budget.growing(MemoryUse::Tools));
+        one.grow(8 * MIB).await.unwrap();
+        other.grow(8 * MIB).await.unwrap();
+        // The share is full: one of them may go beyond it, to its end.
+        one.grow(9 * MIB).await.unwrap();
+        one.grow(100 * MIB).await.unwrap();
+        let mut waits = Box::pin(other.grow(9 * MIB));
+        assert!((&mut waits).now_or_never().is_none());
+        drop(one);
+        waits.await.unwrap();
+        // So is what is larger than the share, of which there is one at a time.
+        let mut large = budget.growing(MemoryUse::Requests);
+        large.grow(17 * MIB).await.unwrap();
+        assert_eq!(budget.growing(MemoryUse::Requests).grow(17 * MIB).await, Err(NoMemory));
+        // It is bounded: a third one waits for either, and not for ever.
+        let mut third = budget.growing(MemoryUse::Tools);
+        third.grow(7 * MIB).await.unwrap();
+        third.grow(8 * MIB).await.unwrap();
+        assert_eq!(budget.growing(MemoryUse::Tools).grow(MIB).await, Err(NoMemory));
     }
 
     #[tokio::test(start_paused = true)]

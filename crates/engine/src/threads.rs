@@ -15,6 +15,8 @@ pub(crate) const BRAIN_THREADS: usize = 4;
 pub(crate) const OPENING_THREADS: usize = 2;
 /// How many accesses to files of the workspace run at once.
 pub(crate) const FILE_THREADS: usize = 4;
+/// How many large bodies of requests are parsed at once.
+pub(crate) const BODY_THREADS: usize = 2;
 /// How many web pages are turned into text at once.
 pub(crate) const PAGE_THREADS: usize = 2;
 /// How many names are looked up at once for web pages, whose names anybody may have chosen.
@@ -31,6 +33,7 @@ const OTHER_THREADS: usize = 8;
 const MAX_THREADS: usize = BRAIN_THREADS
     + OPENING_THREADS
     + FILE_THREADS
+    + BODY_THREADS
     + PAGE_THREADS
     + PAGE_NAME_THREADS
     + SERVER_NAME_THREADS

@@ -6,6 +6,6 @@ mod layers;
 mod wording;
 
 pub use error::{ApiError, Stalled, is_stalled};
-pub use extract::{Json, Path, Query, fields};
+pub use extract::{BodyAdmission, Json, Path, Query, admitted_body, fields, from_json};
 pub(crate) use layers::identified;
 pub use layers::{ClientAddress, finish, finish_counting};

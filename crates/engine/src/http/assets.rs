@@ -9,9 +9,10 @@ use contract::assets::{
     DisconnectedStatus, ServerList,
 };
 use contract::{ErrorBody, ErrorCode};
-use service::http::{ApiError, Json, Path, Query};
+use service::http::{ApiError, Path, Query};
 
 use super::State;
+use super::admission::Admitted;
 use super::auth::Authenticated;
 use crate::assets::AssetsError;
 
@@ -63,7 +64,7 @@ pub(super) async fn connections(
 pub(super) async fn connect(
     _: Authenticated,
     Extract(State(shared)): Extract<State>,
-    Json(connect): Json<Connect>,
+    Admitted(connect, _memory): Admitted<Connect>,
 ) -> Result<axum::Json<ConnectOutcome>, ApiError> {
     Ok(axum::Json(shared.assets.connect(connect).await?))
 }
@@ -84,7 +85,7 @@ pub(super) async fn connect(
 pub(super) async fn callback(
     _: Authenticated,
     Extract(State(shared)): Extract<State>,
-    Json(callback): Json<Callback>,
+    Admitted(callback, _memory): Admitted<Callback>,
 ) -> Result<axum::Json<CallbackOutcome>, ApiError> {
     let (connection, _) = shared.assets.callback(callback).await?;
     Ok(axum::Json(CallbackOutcome { status: ConnectedStatus::Connected, connection }))

@@ -10,7 +10,7 @@ use contract::engine::{Execute, Replay};
 use contract::event::SentEvent;
 use contract::{ErrorBody, ErrorCode, TaskId};
 use futures::Stream;
-use service::http::{ApiError, Json, Query};
+use service::http::{ApiError, Query};
 use utoipa::IntoParams;
 
 use super::State;
@@ -37,8 +37,7 @@ const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 pub(super) async fn execute(
     _: Authenticated,
     Extract(State(shared)): Extract<State>,
-    _admitted: Admitted,
-    Json(request): Json<Execute>,
+    Admitted(request, _memory): Admitted<Execute>,
 ) -> Result<Response, ApiError> {
     let reader = shared.agent.execute(request).await?;
     Ok(stream(reader))

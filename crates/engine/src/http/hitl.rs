@@ -5,7 +5,7 @@ use contract::engine::{
     Deleted, DeletedStatus, Grants, HitlPending, HitlRespond, HitlResponded, HitlRespondedStatus,
 };
 use contract::{ErrorBody, ErrorCode};
-use service::http::{ApiError, Json, Path};
+use service::http::{ApiError, Path};
 
 use super::State;
 use super::admission::Admitted;
@@ -27,8 +27,7 @@ use super::auth::Authenticated;
 pub(super) async fn respond(
     _: Authenticated,
     Extract(State(shared)): Extract<State>,
-    _admitted: Admitted,
-    Json(request): Json<HitlRespond>,
+    Admitted(request, _memory): Admitted<HitlRespond>,
 ) -> Result<axum::Json<HitlResponded>, ApiError> {
     let request_id = shared.agent.respond(request).await?;
     Ok(axum::Json(HitlResponded { status: HitlRespondedStatus::Resumed, request_id }))

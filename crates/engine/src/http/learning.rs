@@ -5,9 +5,10 @@ use contract::ErrorBody;
 use contract::engine::{Deleted, DeletedStatus};
 use contract::learning::{BatchStarted, Feedback, FeedbackRecorded, Lessons};
 use contract::memory::ListMemory;
-use service::http::{ApiError, Json, Path, Query};
+use service::http::{ApiError, Path, Query};
 
 use super::State;
+use super::admission::Admitted;
 use super::auth::Authenticated;
 
 /// Takes down what a person says of the newest turn of a task.
@@ -25,7 +26,7 @@ use super::auth::Authenticated;
 pub(super) async fn give_feedback(
     _: Authenticated,
     Extract(State(shared)): Extract<State>,
-    Json(feedback): Json<Feedback>,
+    Admitted(feedback, _memory): Admitted<Feedback>,
 ) -> Result<axum::Json<FeedbackRecorded>, ApiError> {
     Ok(axum::Json(shared.agent.give_feedback(feedback).await?))
 }

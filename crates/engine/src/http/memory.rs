@@ -7,9 +7,10 @@ use contract::memory::{
     Episodes, Knowledge, KnowledgeList, KnowledgeResult, KnowledgeResults, ListMemory, MemoryKind,
     MemorySearch, SaveKnowledge, Source,
 };
-use service::http::{ApiError, Json, Path, Query};
+use service::http::{ApiError, Path, Query};
 
 use super::State;
+use super::admission::Admitted;
 use super::auth::Authenticated;
 use crate::brain::Found;
 
@@ -27,7 +28,7 @@ use crate::brain::Found;
 pub(super) async fn search(
     _: Authenticated,
     Extract(State(shared)): Extract<State>,
-    Json(request): Json<MemorySearch>,
+    Admitted(request, _memory): Admitted<MemorySearch>,
 ) -> Result<axum::Json<KnowledgeResults>, ApiError> {
     let found = shared.agent.search_memory(request, &[MemoryKind::Knowledge]).await?;
     Ok(axum::Json(KnowledgeResults { results: found.into_iter().filter_map(result).collect() }))
@@ -75,7 +76,7 @@ pub(super) async fn list(
 pub(super) async fn save(
     _: Authenticated,
     Extract(State(shared)): Extract<State>,
-    Json(request): Json<SaveKnowledge>,
+    Admitted(request, _memory): Admitted<SaveKnowledge>,
 ) -> Result<axum::Json<Knowledge>, ApiError> {
     Ok(axum::Json(shared.agent.save_knowledge(request).await?))
 }

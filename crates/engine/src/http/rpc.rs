@@ -6,7 +6,7 @@ use contract::rpc::{Quiesced, RpcCall, RpcError, RpcMethod, RpcMethods, RpcOutco
 use contract::{ErrorCode, KeyHash};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
-use service::http::{ApiError, Json, fields};
+use service::http::{ApiError, fields};
 
 use super::admission::Admitted;
 use super::auth::Authenticated;
@@ -27,7 +27,7 @@ use super::{Shared, State, rpc_assets, rpc_gateway, rpc_memory, rpc_skills, rpc_
 )]
 pub(super) async fn rpc(
     Extract(State(shared)): Extract<State>,
-    Asked { caller, admitted: _admitted, call }: Asked,
+    Asked { caller, call: Admitted(call, _memory) }: Asked,
 ) -> Result<axum::Json<RpcResult<RpcOutcome>>, Refusal> {
     let RpcCall { method, params, subsystem, op, parameters } = call;
     let result = match (method, subsystem) {
@@ -134,8 +134,7 @@ fn invalid(message: &str) -> ApiError {
 /// A call by a caller who holds the key. The key is looked at before the body.
 pub(super) struct Asked {
     caller: Authenticated,
-    admitted: Admitted,
-    call: RpcCall,
+    call: Admitted<RpcCall>,
 }
 
 impl FromRequest<State> for Asked {
@@ -144,9 +143,8 @@ impl FromRequest<State> for Asked {
     async fn from_request(request: Request, state: &State) -> Result<Self, Refusal> {
         let (mut parts, body) = request.into_parts();
         let caller = Authenticated::from_request_parts(&mut parts, state).await?;
-        let admitted = Admitted::from_request_parts(&mut parts, state).await?;
-        let Json(call) = Json::from_request(Request::from_parts(parts, body), state).await?;
-        Ok(Self { caller, admitted, call })
+        let call = Admitted::from_request(Request::from_parts(parts, body), state).await?;
+        Ok(Self { caller, call })
     }
 }
 

@@ -9,7 +9,7 @@ use axum::routing::{MethodRouter, get};
 use contract::ErrorBody;
 use contract::engine::{Deleted, DeletedStatus};
 use contract::skills::{CreateSkill, Skill, SkillList, UpdateSkill};
-use service::http::{ApiError, Json, Path};
+use service::http::{ApiError, Path};
 
 use super::State;
 use super::admission::Admitted;
@@ -82,8 +82,7 @@ pub(super) async fn read(
 pub(super) async fn create(
     _: Authenticated,
     Extract(State(shared)): Extract<State>,
-    _admitted: Admitted,
-    Json(request): Json<CreateSkill>,
+    Admitted(request, _memory): Admitted<CreateSkill>,
 ) -> Result<axum::Json<Skill>, ApiError> {
     Ok(axum::Json(shared.agent.create_skill(request).await?))
 }
@@ -106,8 +105,7 @@ pub(super) async fn update(
     _: Authenticated,
     Extract(State(shared)): Extract<State>,
     path: Named,
-    _admitted: Admitted,
-    Json(request): Json<UpdateSkill>,
+    Admitted(request, _memory): Admitted<UpdateSkill>,
 ) -> Result<axum::Json<Skill>, ApiError> {
     Ok(axum::Json(shared.agent.update_skill(&name(path), request).await?))
 }

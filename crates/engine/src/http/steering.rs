@@ -3,9 +3,10 @@
 use axum::extract::State as Extract;
 use contract::ErrorBody;
 use contract::engine::{Cancel, Cancelled, CancelledStatus, Steer, Steered, SteeredStatus};
-use service::http::{ApiError, Json};
+use service::http::ApiError;
 
 use super::State;
+use super::admission::Admitted;
 use super::auth::Authenticated;
 
 /// Ends the turn that runs on a task, or waits there for a person. What it has done stays.
@@ -23,7 +24,7 @@ use super::auth::Authenticated;
 pub(super) async fn cancel(
     _: Authenticated,
     Extract(State(shared)): Extract<State>,
-    Json(request): Json<Cancel>,
+    Admitted(request, _memory): Admitted<Cancel>,
 ) -> Result<axum::Json<Cancelled>, ApiError> {
     let turn_id = shared.agent.cancel(&request.task_id).await?;
     Ok(axum::Json(Cancelled { status: CancelledStatus::Cancelled, turn_id }))
@@ -44,7 +45,7 @@ pub(super) async fn cancel(
 pub(super) async fn steer(
     _: Authenticated,
     Extract(State(shared)): Extract<State>,
-    Json(request): Json<Steer>,
+    Admitted(request, _memory): Admitted<Steer>,
 ) -> Result<axum::Json<Steered>, ApiError> {
     let message_id = shared.agent.steer(&request.task_id, request.message).await?;
     Ok(axum::Json(Steered { status: SteeredStatus::Accepted, message_id }))

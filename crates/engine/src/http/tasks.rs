@@ -10,9 +10,10 @@ use contract::engine::{
 };
 use contract::wire::Bounded;
 use contract::{ErrorBody, ErrorCode, TaskId};
-use service::http::{ApiError, Json, Path, Query};
+use service::http::{ApiError, Path, Query};
 
 use super::State;
+use super::admission::Admitted;
 use super::auth::Authenticated;
 use crate::agent::MessagePage;
 use crate::brain::steps::MemoryWrite;
@@ -116,7 +117,7 @@ pub(super) async fn set_memory(
     _: Authenticated,
     Extract(State(shared)): Extract<State>,
     Path((task_id, key)): Path<(TaskId, String)>,
-    Json(SetMemory { value }): Json<SetMemory>,
+    Admitted(SetMemory { value }, _memory): Admitted<SetMemory>,
 ) -> Result<axum::Json<TaskMemory>, ApiError> {
     if value.is_null() {
         return Err(ApiError::new(

@@ -1,5 +1,6 @@
 //! What is refused and how, who may call, and the document of it all.
 
+use futures::{FutureExt as _, StreamExt as _};
 use pretty_assertions::assert_eq;
 use serde_json::{Value, json};
 use strict_provider::{Gate, Reply, StrictProvider};
@@ -7,6 +8,7 @@ use strict_provider::{Gate, Reply, StrictProvider};
 use super::app::{App, KEY, events, refusal};
 use super::rpc_tests::flat;
 use super::*;
+use crate::memory_budget::MemoryUse;
 use crate::testing::within;
 
 #[tokio::test]
@@ -192,5 +194,44 @@ async fn the_document_describes_the_routes() {
     assert_eq!(key, json!({"type": "apiKey", "in": "header", "name": "X-Engine-Key"}));
     assert!(!served.to_string().contains(KEY));
     insta::assert_json_snapshot!("openapi", served);
+    app.stop().await;
+}
+
+#[tokio::test]
+async fn a_large_request_that_comes_slowly_holds_up_no_other_one() {
+    let app = App::start().await;
+    let large = |task: &str| {
+        let whole = json!({"task_id": task, "message": "hi", "unknown": "x".repeat(2 << 20)}).to_string();
+        let (begin, end) = whole.split_at(1 << 20);
+        [begin.to_owned(), end.to_owned()]
+    };
+    let ok = |piece: String| Ok::<_, std::io::Error>(piece);
+    let [begin, end] = large("slow");
+    let (release, held) = tokio::sync::oneshot::channel::<()>();
+    let pieces = futures::stream::iter([ok(begin)]).chain(futures::stream::once(async move {
+        let _ = held.await;
+        ok(end)
+    }));
+    let slow = app.request("POST", "/execute").body(reqwest::Body::wrap_stream(pieces));
+    let slow = tokio::spawn(slow.send());
+    let is_held = || app.agent.memory().reserve(MemoryUse::Requests, usize::MAX).now_or_never().is_none();
+    within(async {
+        while !is_held() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    })
+    .await;
+    let pieces = futures::stream::iter(large("quick").map(ok));
+    let quick = events(app.post(reqwest::Body::wrap_stream(pieces)).await).await;
+    assert_eq!(quick.last().unwrap().data["text"], "hi");
+    release.send(()).unwrap();
+    let slow = events(within(slow).await.unwrap().unwrap()).await;
+    assert_eq!(slow.last().unwrap().data["text"], "hi");
+    within(async {
+        while is_held() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    })
+    .await;
     app.stop().await;
 }

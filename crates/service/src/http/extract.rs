@@ -4,14 +4,19 @@
 //! before the path, the query or the body is looked at.
 
 use std::fmt;
+use std::future::Future;
 
+use axum::RequestExt as _;
 use axum::body::Bytes;
 use axum::extract::path::ErrorKind;
 use axum::extract::rejection::{BytesRejection, PathRejection};
 use axum::extract::{FromRequest, FromRequestParts, RawPathParams, Request};
 use axum::http::StatusCode;
 use axum::http::request::Parts;
+use bytes::BytesMut;
 use contract::ErrorCode;
+use futures::StreamExt as _;
+use http_body_util::LengthLimitError;
 use serde::de::{DeserializeOwned, IgnoredAny};
 use serde_json::error::Category;
 use serde_json::{Map, Value};
@@ -44,21 +49,68 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Json<T> {
 
     async fn from_request(request: Request, state: &S) -> Result<Self, ApiError> {
         let body = Bytes::from_request(request, state).await.map_err(|rejection| unread(&rejection))?;
-        parse(&body).map(Json)
+        from_json(&body).map(Json)
     }
+}
+
+/// Decides whether more of a body may be kept in memory.
+pub trait BodyAdmission {
+    /// Waits until a body of so many bytes may be kept.
+    fn admit(&mut self, bytes: usize) -> impl Future<Output = Result<(), ApiError>> + Send;
+}
+
+/// Reads a body to its end. Each piece of it is admitted before it is kept.
+///
+/// # Errors
+/// A refusal as [`Json`] gives it, or that of the admission.
+pub async fn admitted_body(
+    request: Request,
+    admission: &mut (impl BodyAdmission + Send),
+) -> Result<Bytes, ApiError> {
+    let mut pieces = request.with_limited_body().into_body().into_data_stream();
+    let (mut first, mut rest) = (Bytes::new(), BytesMut::new());
+    while let Some(piece) = pieces.next().await {
+        let piece = piece.map_err(|error| broken(&error))?;
+        admission.admit(first.len() + rest.len() + piece.len()).await?;
+        // Most bodies are one piece, which is not copied.
+        if first.is_empty() && rest.is_empty() {
+            first = piece;
+        } else {
+            rest.extend_from_slice(&std::mem::take(&mut first));
+            rest.extend_from_slice(&piece);
+        }
+    }
+    Ok(if rest.is_empty() { first } else { rest.freeze() })
 }
 
 fn unread(rejection: &BytesRejection) -> ApiError {
     match rejection.status() {
-        StatusCode::PAYLOAD_TOO_LARGE => {
-            ApiError::new(ErrorCode::PayloadTooLarge, "the body is larger than this service takes")
-        }
-        _ if is_stalled(rejection) => Stalled.into(),
-        _ => invalid("the body could not be read to its end"),
+        StatusCode::PAYLOAD_TOO_LARGE => too_large(),
+        _ => not_whole(rejection),
     }
 }
 
-fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, ApiError> {
+fn broken(error: &axum::Error) -> ApiError {
+    let causes = std::iter::successors(Some(error as &dyn std::error::Error), |error| error.source());
+    if causes.into_iter().any(<dyn std::error::Error>::is::<LengthLimitError>) {
+        return too_large();
+    }
+    not_whole(error)
+}
+
+fn too_large() -> ApiError {
+    ApiError::new(ErrorCode::PayloadTooLarge, "the body is larger than this service takes")
+}
+
+fn not_whole(error: &(dyn std::error::Error + 'static)) -> ApiError {
+    if is_stalled(error) { Stalled.into() } else { invalid("the body could not be read to its end") }
+}
+
+/// Reads a `T` from the JSON of a body. An empty one is read as `{}`.
+///
+/// # Errors
+/// A refusal as [`Json`] gives it.
+pub fn from_json<T: DeserializeOwned>(body: &[u8]) -> Result<T, ApiError> {
     // A field that is ignored is skipped unread, so its text must be checked beforehand.
     let Ok(body) = std::str::from_utf8(body) else { return Err(invalid("the body must be UTF-8")) };
     let body = if body.trim_ascii().is_empty() { "{}" } else { body };
@@ -191,7 +243,7 @@ mod tests {
     use super::*;
 
     fn refusal<T: DeserializeOwned>(body: &str) -> String {
-        match parse::<T>(body.as_bytes()) {
+        match from_json::<T>(body.as_bytes()) {
             Ok(_) => panic!("{body} was taken"),
             Err(error) => format!("{error:?}"),
         }
@@ -279,19 +331,19 @@ mod tests {
 
     #[test]
     fn what_is_no_utf8_is_refused_also_where_it_would_be_ignored() {
-        assert!(parse::<ProvisionEngine>(b"{\"user_id\": \"a\", \"colour\": \"\xff\"}").is_err());
+        assert!(from_json::<ProvisionEngine>(b"{\"user_id\": \"a\", \"colour\": \"\xff\"}").is_err());
     }
 
     #[test]
     fn unknown_fields_are_ignored() {
         let body = br#"{"user_id": "a", "colour": "red"}"#;
-        assert_eq!(parse::<ProvisionEngine>(body).unwrap().user_id.as_str(), "a");
+        assert_eq!(from_json::<ProvisionEngine>(body).unwrap().user_id.as_str(), "a");
     }
 
     proptest! {
         #[test]
         fn no_body_panics_the_parser(body in prop::collection::vec(any::<u8>(), 0..200)) {
-            let _ = parse::<ProvisionEngine>(&body);
+            let _ = from_json::<ProvisionEngine>(&body);
         }
 
         #[test]
