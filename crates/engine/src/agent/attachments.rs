@@ -16,7 +16,7 @@ use crate::models::{Content, Media, Message};
 const MAX_BYTES: usize = 24 << 20;
 
 /// The media that a conversation shows, by their hashes: the newest first, each once.
-#[derive(Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Attachments(Vec<String>);
 
 /// What was read of them.

@@ -197,14 +197,20 @@ impl TurnRun {
 
     /// Reads what is attached to what is about to be sent.
     pub(super) async fn attached(&mut self, attachments: Attachments) -> Result<Loaded, Stopped> {
-        let (brain, memory) = (self.life.brain.clone(), self.life.means.memory.clone());
-        match self.attend(attachments.load(brain, memory)).await? {
-            Ok(loaded) => Ok(loaded),
-            Err(NotLoaded::Stopping) => Err(Stopped::ForNow),
-            Err(error) => {
-                tracing::error!(turn.id = %self.life.turn_id(), %error, "A model cannot be sent what is attached.");
-                let (code, retryable) = (FailureCode::InternalError, true);
-                Err(Stopped::Failed(Failure { code, message: error.to_string(), retryable }))
+        loop {
+            let (brain, memory) = (self.life.brain.clone(), self.life.means.memory.clone());
+            match self.attend_until_stop(attachments.clone().load(brain, memory)).await? {
+                Ok(loaded) => return Ok(loaded),
+                Err(NotLoaded::Stopping) => return Err(Stopped::ForNow),
+                // Others hold it no longer than a provider takes for a request, so it is worth the wait.
+                Err(NotLoaded::NoMemory(error)) => {
+                    tracing::warn!(turn.id = %self.life.turn_id(), %error, "A turn waits for memory.");
+                }
+                Err(error @ NotLoaded::Read(_)) => {
+                    tracing::error!(turn.id = %self.life.turn_id(), %error, "A model cannot be sent what is attached.");
+                    let (code, retryable) = (FailureCode::InternalError, true);
+                    return Err(Stopped::Failed(Failure { code, message: error.to_string(), retryable }));
+                }
             }
         }
     }

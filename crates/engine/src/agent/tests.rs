@@ -10,6 +10,7 @@ use strict_provider::{Gate, Reply, Stop, Usage, Wire};
 use super::rig::{Gated, Rig, SPELLING, WIRES, check_turn, final_text, transcript};
 use super::*;
 use crate::lessons::caches::assert_prefix;
+use crate::memory_budget::MemoryUse;
 use crate::models::ToolSpec;
 use crate::testing::{Seen, read_all, read_until, shown_text, task_id, within};
 use crate::tools::{Invocation, Permission, Tool, ToolError, ToolStep};
@@ -435,4 +436,20 @@ async fn a_turn_begins_while_every_other_read_of_the_brain_is_slow() {
     rig.begin(json!({"task_id": "t", "message": "hello"})).await.unwrap();
     // Searches and lists end only now.
     drop(holds);
+}
+
+#[tokio::test]
+async fn a_turn_whose_media_find_no_memory_waits_for_it() {
+    let rig = Rig::new(Wire::AnthropicMessages).await;
+    rig.provider.enqueue(Reply::of_text("seen"));
+    let all = rig.agent.means.memory.reserve(MemoryUse::Media, usize::MAX).await.unwrap();
+    let image = json!({"type": "image", "media_type": "image/png", "data": "AAAA".repeat(100 << 10)});
+    let look = json!({"task_id": "t", "message": "look", "media": [image]});
+    let reader = rig.begin(look).await.unwrap();
+    // Longer than it is waited for at one go.
+    tokio::time::pause();
+    tokio::time::sleep(Duration::from_mins(2)).await;
+    tokio::time::resume();
+    drop(all);
+    assert_eq!(final_text(&read_all(reader).await), "seen");
 }

@@ -12,7 +12,7 @@ use reqwest::{Client, Response, StatusCode, Url, redirect};
 use super::address::special;
 use super::allowed::Allowed;
 use super::target::{NoTarget, Server, Target};
-use crate::memory_budget::{MemoryBudget, MemoryUse, NoMemory, Reserved, SMALL};
+use crate::memory_budget::{Growing, MemoryBudget, MemoryUse, NoMemory, SMALL};
 use crate::names::{self, NameError, Names};
 
 /// How many redirects are followed.
@@ -95,7 +95,7 @@ pub(crate) struct Body {
     /// Whether that is all.
     pub(crate) is_whole: bool,
     /// The memory of it and of what is made of it.
-    _memory: Option<Reserved>,
+    _memory: Option<Growing>,
 }
 
 /// Why a body could not be read.
@@ -321,28 +321,26 @@ pub(crate) async fn read_body(mut response: Response, max: usize) -> Result<Body
     Ok(Body { bytes, is_whole: true, _memory: None })
 }
 
-/// Reads the first `max` bytes of a body. What is large waits for its memory, and keeps the server waiting.
+/// Reads the first `max` bytes of a body. What is large waits for its memory, and keeps the server waiting: at one go where
+/// its length is known, so that of many each gets all it needs, else as it comes.
 pub(crate) async fn read_large_body(
     mut response: Response,
     max: usize,
     memory: &MemoryBudget,
 ) -> Result<Body, BodyError> {
-    let length = response.content_length().and_then(|length| usize::try_from(length).ok());
-    let expected = length.unwrap_or(max).min(max);
-    let (mut bytes, mut reserved) = (Vec::new(), None);
+    let told = response.content_length().and_then(|length| usize::try_from(length).ok()).unwrap_or(0).min(max);
+    let (mut bytes, mut reserved) = (Vec::new(), memory.growing(MemoryUse::Tools));
     while let Some(chunk) = response.chunk().await.map_err(BodyError::Broken)? {
-        if reserved.is_none() && bytes.len() + chunk.len() > SMALL {
-            let large = memory.reserve(MemoryUse::Tools, expected.saturating_mul(IN_ALL)).await;
-            reserved = Some(large.map_err(BodyError::NoMemory)?);
-            bytes.reserve_exact(expected.saturating_sub(bytes.len()));
-        }
+        let length = bytes.len().saturating_add(chunk.len()).min(max);
+        let in_all = if length > SMALL { length.max(told).saturating_mul(IN_ALL) } else { length };
+        reserved.grow(in_all).await.map_err(BodyError::NoMemory)?;
         if bytes.len() + chunk.len() > max {
             bytes.extend(chunk.iter().take(max - bytes.len()));
-            return Ok(Body { bytes, is_whole: false, _memory: reserved });
+            return Ok(Body { bytes, is_whole: false, _memory: Some(reserved) });
         }
         bytes.extend_from_slice(&chunk);
     }
-    Ok(Body { bytes, is_whole: true, _memory: reserved })
+    Ok(Body { bytes, is_whole: true, _memory: Some(reserved) })
 }
 
 /// A content type without its parameters.
