@@ -13,6 +13,7 @@ use tokio::time::timeout;
 
 use super::{Agent, AgentError};
 use crate::brain::{Brain, ExportError, ImportError};
+use crate::memory_budget::{Growing, MemoryBudget, MemoryUse, NoMemory, SMALL};
 
 /// How many exports may be under way at once.
 const EXPORTS: usize = 2;
@@ -27,6 +28,8 @@ const STALLED: Duration = Duration::from_secs(30);
 /// How long a client may be waited for in all: so long, and a second for so many bytes.
 const GRACE: Duration = Duration::from_mins(1);
 const LEAST_PER_S: u64 = 64 * 1024;
+/// How many times as large as in a document a record is in memory, with what is read out of it.
+const IN_ALL: usize = 3;
 /// How much of a document is read to no purpose after it was refused: a client that is still sending would not see
 /// the answer.
 const READ_ON: usize = 32 * 1024 * 1024;
@@ -127,7 +130,11 @@ impl Agent {
         self.running.turns().admit(self.means.clock.monotonic())?;
         let (sender, pieces) = mpsc::channel(PIECES);
         let brain = self.brain.clone();
-        let staging = on_a_thread(move || (brain.stage(Arriving { pieces, piece: Bytes::new() }), place));
+        let mut memory = RecordMemory::of(self.means.memory.clone());
+        let staging = on_a_thread(move || {
+            let document = Arriving { pieces, piece: Bytes::new() };
+            (brain.stage(document, |bytes| memory.admit(bytes)), place)
+        });
         let (staged, ()) = tokio::join!(staging, hand_over(document, sender));
         let (staged, place) = staged.ok_or(AgentError::Stopping)?;
         let staged = staged?;
@@ -275,6 +282,33 @@ async fn hand_over<E: std::fmt::Display>(
     }
 }
 
+/// The memory of the record of a document that is just being read.
+struct RecordMemory {
+    budget: MemoryBudget,
+    runtime: Handle,
+    record: Growing,
+    /// How many bytes it had last.
+    bytes: usize,
+}
+
+impl RecordMemory {
+    fn of(budget: MemoryBudget) -> Self {
+        let record = budget.growing(MemoryUse::Requests);
+        Self { budget, runtime: Handle::current(), record, bytes: 0 }
+    }
+
+    /// Waits until a record of so many bytes may be kept. Blocks.
+    fn admit(&mut self, bytes: usize) -> Result<(), NoMemory> {
+        if bytes < self.bytes {
+            // Another record began.
+            self.record = self.budget.growing(MemoryUse::Requests);
+        }
+        self.bytes = bytes;
+        let in_all = if bytes > SMALL { bytes.saturating_mul(IN_ALL) } else { bytes };
+        self.runtime.block_on(self.record.grow(in_all))
+    }
+}
+
 /// A document as it comes, for a reader that blocks.
 struct Arriving {
     pieces: mpsc::Receiver<Result<Bytes, io::Error>>,
@@ -308,6 +342,7 @@ impl From<ImportError> for AgentError {
     fn from(error: ImportError) -> Self {
         match error {
             ImportError::Faulty(_) | ImportError::Broken(_) => Self::Invalid(error.to_string()),
+            ImportError::NoMemory(error) => Self::NoMemory(error),
             ImportError::Staging(error) => Self::Staging(error),
         }
     }
@@ -317,6 +352,9 @@ impl From<ImportError> for AgentError {
 mod tests {
     use serde_json::json;
 
+    use strict_provider::Wire;
+
+    use super::super::rig::Rig;
     use super::*;
     use crate::testing::within;
 
@@ -333,7 +371,7 @@ mod tests {
         };
         let document =
             json!({"version": 1, "knowledge": (0..50).map(record).collect::<Vec<_>>()}).to_string();
-        let staged = brain.stage(document.as_bytes()).unwrap();
+        let staged = brain.stage(document.as_bytes(), |_| Ok(())).unwrap();
         within(brain.take_over(staged, ImportMode::Merge, Vec::new())).await.unwrap();
         let (sender, mut pieces) = mpsc::channel(1);
         let (runtime, patience) = (Handle::current(), Duration::from_millis(50));
@@ -349,5 +387,21 @@ mod tests {
             document.extend_from_slice(&piece);
         }
         assert!(!document.is_empty() && serde_json::from_slice::<serde_json::Value>(&document).is_err());
+    }
+
+    #[tokio::test]
+    async fn a_large_record_of_an_import_waits_for_its_memory() {
+        let rig = Rig::new(Wire::AnthropicMessages).await;
+        let memory = &rig.agent.means.memory;
+        let all = memory.reserve(MemoryUse::Requests, usize::MAX).await.unwrap();
+        let mut beyond = memory.growing(MemoryUse::Requests);
+        beyond.grow(2 * SMALL).await.unwrap();
+        let document = json!({"version": 1, "of_the_future": "x".repeat(2 * SMALL)}).to_string();
+        let pieces = futures::stream::iter([Ok::<_, io::Error>(Bytes::from(document))]);
+        let mut import = Box::pin(rig.agent.import(ImportMode::Merge, pieces));
+        // It would take no time.
+        assert!(timeout(Duration::from_millis(300), &mut import).await.is_err());
+        drop((all, beyond));
+        within(import).await.unwrap();
     }
 }

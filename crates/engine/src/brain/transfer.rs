@@ -29,6 +29,7 @@ use contract::CallId;
 use contract::transfer::{ImportCounts, ImportMode};
 
 use super::{Brain, WriteError};
+use crate::memory_budget::NoMemory;
 
 /// The version of the document. One that an older engine would misread gets the next number; what is merely new is a
 /// field, which older engines ignore.
@@ -41,9 +42,14 @@ impl Brain {
         export::write(&self.shared.file, to)
     }
 
-    /// Reads a document and checks it, beside the brain, which stays as it is. Only one at a time. Blocks.
-    pub fn stage(&self, document: impl Read) -> Result<Staged, ImportError> {
-        import::read(&self.shared.file, document)
+    /// Reads a document and checks it, beside the brain, which stays as it is. Only one at a time. `admit` is asked before
+    /// more of a record is kept in memory, with how many bytes it then has. Blocks.
+    pub fn stage(
+        &self,
+        document: impl Read,
+        admit: impl FnMut(usize) -> Result<(), NoMemory>,
+    ) -> Result<Staged, ImportError> {
+        import::read(&self.shared.file, document, admit)
     }
 
     /// Puts what was staged in force, all of it or nothing. No turn may be about to begin meanwhile, and where the mode

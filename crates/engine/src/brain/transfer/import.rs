@@ -17,6 +17,7 @@ use super::records::{
     Recalled, Said, SkillRecord, StepRecord, Task, Trajectory, Turn,
 };
 use super::staging::{Staged, Staging, StagingError};
+use crate::memory_budget::NoMemory;
 
 /// The most bytes of one record. What a request to the engine may hold becomes a record of not much more.
 const MAX_RECORD: u64 = 48 * 1024 * 1024;
@@ -34,6 +35,9 @@ pub enum ImportError {
     /// It could not be read to its end.
     #[error("the document could not be read to its end: {0}")]
     Broken(#[source] io::Error),
+    /// There was no memory for one of its records.
+    #[error(transparent)]
+    NoMemory(#[from] NoMemory),
     /// It could not be kept beside the brain.
     #[error("the document could not be kept beside the brain")]
     Staging(#[from] rusqlite::Error),
@@ -48,11 +52,16 @@ impl From<StagingError> for ImportError {
     }
 }
 
-/// Reads the document and keeps it beside the brain in `file`.
-pub(super) fn read(file: &Path, document: impl Read) -> Result<Staged, ImportError> {
+/// Reads the document and keeps it beside the brain in `file`. `admit` is asked before more of a record is kept in memory,
+/// with how many bytes it then has.
+pub(super) fn read(
+    file: &Path,
+    document: impl Read,
+    admit: impl FnMut(usize) -> Result<(), NoMemory>,
+) -> Result<Staged, ImportError> {
     let staging = Staging::open(file)?;
     let place = Place::default();
-    let reader = BufReader::with_capacity(BUFFER, Bounded { inner: document, place: &place });
+    let reader = BufReader::with_capacity(BUFFER, Bounded { inner: document, place: &place, admit });
     let mut deserializer = serde_json::Deserializer::from_reader(reader);
     let read = Document { staging: &staging, place: &place }
         .deserialize(&mut deserializer)
@@ -108,6 +117,9 @@ impl Place {
                 let most = self.most() / 1024 / 1024;
                 ImportError::Faulty(format!("{at}one record must be at most {most} MiB long"))
             }
+            Category::Io if error.io_error_kind() == Some(io::ErrorKind::OutOfMemory) => {
+                ImportError::NoMemory(NoMemory)
+            }
             Category::Io => ImportError::Broken(error.into()),
             Category::Eof => ImportError::Faulty(format!("{at}the document is cut off: {error}")),
             Category::Syntax | Category::Data => ImportError::Faulty(format!("{at}{error}")),
@@ -116,17 +128,22 @@ impl Place {
 }
 
 /// Bounds what one record may have, so that nobody's memory is filled with one that never ends.
-struct Bounded<'a, R> {
+struct Bounded<'a, R, A> {
     inner: R,
     place: &'a Place,
+    admit: A,
 }
 
-impl<R: Read> Read for Bounded<'_, R> {
+impl<R: Read, A: FnMut(usize) -> Result<(), NoMemory>> Read for Bounded<'_, R, A> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let read = self.inner.read(buffer)?;
         let bytes = self.place.bytes.get().saturating_add(u64::try_from(read).unwrap_or(u64::MAX));
         self.place.bytes.set(bytes);
-        if bytes > self.place.most() { Err(io::ErrorKind::FileTooLarge.into()) } else { Ok(read) }
+        if bytes > self.place.most() {
+            return Err(io::ErrorKind::FileTooLarge.into());
+        }
+        let admitted = (self.admit)(usize::try_from(bytes).unwrap_or(usize::MAX));
+        admitted.map(|()| read).map_err(|NoMemory| io::ErrorKind::OutOfMemory.into())
     }
 }
 

@@ -24,7 +24,7 @@ fn fresh() -> (Brain, TempDir) {
 }
 
 async fn import(brain: &Brain, document: &str, mode: ImportMode) -> Result<ImportCounts, String> {
-    let staged = brain.stage(document.as_bytes()).map_err(|error| match error {
+    let staged = brain.stage(document.as_bytes(), |_| Ok(())).map_err(|error| match error {
         ImportError::Faulty(reason) => reason,
         error => panic!("{error:?}"),
     })?;
@@ -315,7 +315,7 @@ fn a_record_without_end_is_not_read_without_end() {
         (r#"{"version":1,"unknown":[{"content":""#, 48),
         (r#"{""#, 48),
     ] {
-        let refused = brain.stage(Endless { head: head.as_bytes(), read: 0 }).err();
+        let refused = brain.stage(Endless { head: head.as_bytes(), read: 0 }, |_| Ok(())).err();
         let Some(ImportError::Faulty(reason)) = refused else { panic!("{head}: {refused:?}") };
         assert!(reason.contains(&format!("at most {most} MiB")), "{reason}");
     }
@@ -363,12 +363,12 @@ fn no_damage_to_a_document_does_any_to_the_brain() {
                 bytes.push(b' ');
             }
         }
-        match other.brain.stage(bytes.as_slice()) {
+        match other.brain.stage(bytes.as_slice(), |_| Ok(())) {
             // What is still a document is taken as one.
             Ok(staged) => on_a_runtime(async {
                 let (brain, _folder) = fresh();
                 drop(staged);
-                let again = brain.stage(bytes.as_slice()).unwrap();
+                let again = brain.stage(bytes.as_slice(), |_| Ok(())).unwrap();
                 brain.take_over(again, ImportMode::Replace, Vec::new()).await.unwrap();
                 exported(&brain);
                 taken.set(taken.get() + 1);
