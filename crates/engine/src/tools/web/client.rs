@@ -328,7 +328,8 @@ pub(crate) async fn read_large_body(
     max: usize,
     memory: &MemoryBudget,
 ) -> Result<Body, BodyError> {
-    let told = response.content_length().and_then(|length| usize::try_from(length).ok()).unwrap_or(0).min(max);
+    let told =
+        response.content_length().and_then(|length| usize::try_from(length).ok()).unwrap_or(0).min(max);
     let (mut bytes, mut reserved) = (Vec::new(), memory.growing(MemoryUse::Tools));
     while let Some(chunk) = response.chunk().await.map_err(BodyError::Broken)? {
         let length = bytes.len().saturating_add(chunk.len()).min(max);

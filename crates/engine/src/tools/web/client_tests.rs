@@ -1,8 +1,10 @@
 use std::process::Command;
 
+use futures::FutureExt as _;
+
 use super::super::rig::{Act, Names, Server, answer, redirect};
 use super::*;
-use crate::memory_budget::MemoryBudget;
+use crate::memory_budget::{MemoryBudget, MemoryUse, SMALL};
 use crate::testing::within;
 
 fn limits() -> Limits {
@@ -421,4 +423,24 @@ async fn what_is_no_text_is_refused_with_its_type_and_size() {
         let server = Server::sends(answer("200 OK", kind, "12345")).await;
         assert_eq!(fetch(limits(), &server.url()).await.unwrap().content_type, kind);
     }
+}
+
+#[tokio::test]
+async fn a_page_that_comes_slowly_holds_the_memory_of_what_has_come() {
+    let memory = MemoryBudget::default();
+    let mut begin = b"HTTP/1.1 200 OK\r\ncontent-type: text/plain\r\n\r\n".to_vec();
+    begin.extend(vec![b'x'; 2 * SMALL]);
+    let server = Server::start(vec![Act::Send(begin), Act::Hang]).await;
+    let web = Web::new(Allowed::parse("127.0.0.1").unwrap(), memory.clone());
+    let target = Target::parse(&server.url()).unwrap();
+    let fetching = tokio::spawn(async move { web.fetch(target).await.map(drop) });
+    within(async {
+        while memory.reserve(MemoryUse::Tools, usize::MAX).now_or_never().is_some() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    })
+    .await;
+    // Of its length nothing is known, and most of the share is free.
+    assert!(memory.reserve(MemoryUse::Tools, 40 << 20).now_or_never().is_some());
+    fetching.abort();
 }
