@@ -123,8 +123,15 @@ impl Aimer {
         let by_call = matches!(kind, "provision" | "start" | "stop" | "destroy" | "rotate");
         let moment =
             if by_call && self.dice.chance(0.4) { Moment::Sent(kind) } else { Moment::Claimed(kind) };
-        // Short delays more often than long ones: most phases are short.
-        let longest = if self.dice.chance(0.5) { 4 } else { self.dice.between(1..=25) };
+        // Short delays more often than long ones: most phases are short. What comes last in a change that ends a
+        // container comes after its last words were kept, up to a second after the claim.
+        let longest = if self.dice.chance(0.5) {
+            4
+        } else if matches!(phase, ("stop" | "sleep" | "restart", NO_PROCESS)) {
+            self.dice.between(25..=100)
+        } else {
+            self.dice.between(1..=25)
+        };
         Plan { moment, delay: self.dice.millis(0..=longest * self.pace) }
     }
 

@@ -58,7 +58,7 @@ pub(super) async fn connections(
         (status = 413, body = ErrorBody, description = "PAYLOAD_TOO_LARGE"),
         (status = 500, body = ErrorBody, description = "INTERNAL_ERROR"),
         (status = 502, body = ErrorBody, description = "SERVER_FAILED"),
-        (status = 503, body = ErrorBody, description = "ASSETS_NOT_CONFIGURED, SHUTTING_DOWN"),
+        (status = 503, body = ErrorBody, description = "ASSETS_NOT_CONFIGURED, SHUTTING_DOWN, OVERLOADED"),
     ),
 )]
 pub(super) async fn connect(
@@ -79,7 +79,7 @@ pub(super) async fn connect(
         (status = 413, body = ErrorBody, description = "PAYLOAD_TOO_LARGE"),
         (status = 500, body = ErrorBody, description = "INTERNAL_ERROR"),
         (status = 502, body = ErrorBody, description = "SERVER_FAILED"),
-        (status = 503, body = ErrorBody, description = "ASSETS_NOT_CONFIGURED, SHUTTING_DOWN"),
+        (status = 503, body = ErrorBody, description = "ASSETS_NOT_CONFIGURED, SHUTTING_DOWN, OVERLOADED"),
     ),
 )]
 pub(super) async fn callback(

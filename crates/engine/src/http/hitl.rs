@@ -21,7 +21,7 @@ use super::auth::Authenticated;
         (status = 404, body = ErrorBody, description = "HITL_NOT_PENDING"),
         (status = 413, body = ErrorBody, description = "PAYLOAD_TOO_LARGE"),
         (status = 500, body = ErrorBody, description = "INTERNAL_ERROR"),
-        (status = 503, body = ErrorBody, description = "SHUTTING_DOWN, QUIESCED"),
+        (status = 503, body = ErrorBody, description = "SHUTTING_DOWN, QUIESCED, OVERLOADED"),
     ),
 )]
 pub(super) async fn respond(

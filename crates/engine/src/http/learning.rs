@@ -21,6 +21,7 @@ use super::auth::Authenticated;
         (status = 404, body = ErrorBody, description = "TASK_NOT_FOUND"),
         (status = 413, body = ErrorBody, description = "PAYLOAD_TOO_LARGE"),
         (status = 500, body = ErrorBody, description = "INTERNAL_ERROR"),
+        (status = 503, body = ErrorBody, description = "SHUTTING_DOWN, OVERLOADED"),
     ),
 )]
 pub(super) async fn give_feedback(

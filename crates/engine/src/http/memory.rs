@@ -23,6 +23,7 @@ use crate::brain::Found;
         (status = 401, body = ErrorBody, description = "INVALID_ENGINE_KEY"),
         (status = 413, body = ErrorBody, description = "PAYLOAD_TOO_LARGE"),
         (status = 500, body = ErrorBody, description = "INTERNAL_ERROR"),
+        (status = 503, body = ErrorBody, description = "SHUTTING_DOWN, OVERLOADED"),
     ),
 )]
 pub(super) async fn search(
@@ -71,6 +72,7 @@ pub(super) async fn list(
         (status = 404, body = ErrorBody, description = "NOT_FOUND"),
         (status = 413, body = ErrorBody, description = "PAYLOAD_TOO_LARGE"),
         (status = 500, body = ErrorBody, description = "INTERNAL_ERROR"),
+        (status = 503, body = ErrorBody, description = "SHUTTING_DOWN, OVERLOADED"),
     ),
 )]
 pub(super) async fn save(

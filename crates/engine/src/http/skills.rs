@@ -77,6 +77,7 @@ pub(super) async fn read(
         (status = 409, body = ErrorBody, description = "SKILL_EXISTS"),
         (status = 413, body = ErrorBody, description = "PAYLOAD_TOO_LARGE"),
         (status = 500, body = ErrorBody, description = "INTERNAL_ERROR"),
+        (status = 503, body = ErrorBody, description = "SHUTTING_DOWN, OVERLOADED"),
     ),
 )]
 pub(super) async fn create(
@@ -99,6 +100,7 @@ pub(super) async fn create(
         (status = 404, body = ErrorBody, description = "SKILL_NOT_FOUND"),
         (status = 413, body = ErrorBody, description = "PAYLOAD_TOO_LARGE"),
         (status = 500, body = ErrorBody, description = "INTERNAL_ERROR"),
+        (status = 503, body = ErrorBody, description = "SHUTTING_DOWN, OVERLOADED"),
     ),
 )]
 pub(super) async fn update(

@@ -18,7 +18,7 @@ use super::auth::Authenticated;
         (status = 401, body = ErrorBody, description = "INVALID_ENGINE_KEY"),
         (status = 404, body = ErrorBody, description = "TASK_NOT_FOUND, TASK_NOT_RUNNING"),
         (status = 500, body = ErrorBody, description = "INTERNAL_ERROR"),
-        (status = 503, body = ErrorBody, description = "SHUTTING_DOWN"),
+        (status = 503, body = ErrorBody, description = "SHUTTING_DOWN, OVERLOADED"),
     ),
 )]
 pub(super) async fn cancel(
@@ -39,7 +39,7 @@ pub(super) async fn cancel(
         (status = 401, body = ErrorBody, description = "INVALID_ENGINE_KEY"),
         (status = 404, body = ErrorBody, description = "TASK_NOT_FOUND, TASK_NOT_RUNNING"),
         (status = 500, body = ErrorBody, description = "INTERNAL_ERROR"),
-        (status = 503, body = ErrorBody, description = "SHUTTING_DOWN"),
+        (status = 503, body = ErrorBody, description = "SHUTTING_DOWN, OVERLOADED"),
     ),
 )]
 pub(super) async fn steer(

@@ -111,6 +111,7 @@ pub(super) async fn memory(
         (status = 409, body = ErrorBody, description = "TASK_BUSY"),
         (status = 413, body = ErrorBody, description = "PAYLOAD_TOO_LARGE"),
         (status = 500, body = ErrorBody, description = "INTERNAL_ERROR"),
+        (status = 503, body = ErrorBody, description = "SHUTTING_DOWN, OVERLOADED"),
     ),
 )]
 pub(super) async fn set_memory(

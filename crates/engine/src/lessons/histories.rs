@@ -461,3 +461,19 @@ async fn lesson_e04_no_remedy_breaks_the_history() {
         assert!(life.shortened >= 2, "{wire:?}: shortened {} times", life.shortened);
     }
 }
+
+/// After a restart the usual model is asked again, so the thinking of the one that stood in is left out.
+#[tokio::test]
+async fn lesson_e04_words_behind_results_begin_no_thinking_that_another_model_would_have_to_end() {
+    let step = |calls: &[u8]| Step { calls: calls.to_vec(), breaks: None };
+    let turn =
+        |think, steps: Vec<Step>, yes, then| Act::Turn(Turn { from: From::End, think, steps, yes, then });
+    let wire = Wire::AnthropicMessages;
+    let acts = [
+        Act::Switch(wire, 0, wire),
+        turn(true, vec![step(&[0])], false, Then::TooLong),
+        turn(false, vec![], false, Then::Fails),
+        turn(true, vec![step(&[0]), step(&[6, 3, 1])], true, Then::In(Moment::Tool, Deed::Restart)),
+    ];
+    live(wire, &acts).await;
+}

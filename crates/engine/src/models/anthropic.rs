@@ -140,24 +140,22 @@ fn messages(model: &str, messages: &[Message]) -> Vec<Value> {
 /// Whether thinking may be asked for. Not where the calls whose results are sent come from answers without their
 /// thinking, such as those of another model: the provider would refuse the request.
 fn may_think(messages: &[Value]) -> bool {
+    let is_user = |message: &Value| message["role"] == "user";
     let has = |message: &Value, kind: &str| kinds(message).any(|each| each == kind);
-    // Messages of the user in a row are one to the vendor: results with words behind them are still results.
-    let question = |at: usize| {
-        let run = messages
-            .get(..=at)
-            .unwrap_or_default()
-            .iter()
-            .rev()
-            .take_while(|message| message["role"] == "user");
-        !run.into_iter().any(|message| has(message, "tool_result"))
+    let asks = |message: &Value| is_user(message) && !has(message, "tool_result");
+    let begins_well = |begin: usize| {
+        messages.get(begin).is_none_or(|answer| {
+            !has(answer, "tool_use") || matches!(kinds(answer).next(), Some("thinking" | "redacted_thinking"))
+        })
     };
-    let asked = (0..messages.len())
-        .rev()
-        .find(|at| messages.get(*at).is_some_and(|message| message["role"] == "user") && question(*at));
-    let since = messages.get(asked.map_or(0, |at| at + 1)..).unwrap_or_default();
-    since.first().is_none_or(|answer| {
-        !has(answer, "tool_use") || matches!(kinds(answer).next(), Some("thinking" | "redacted_thinking"))
-    })
+    // A message of words behind results begins a round of answers where each message counts by itself. Where messages
+    // of the user in a row are one, it belongs to the results, and the round has begun before. Either must do.
+    let alone = messages.iter().rposition(asks);
+    let joined = messages.iter().enumerate().rev().find_map(|(at, message)| {
+        let mut run = messages.iter().take(at + 1).rev().take_while(|message| is_user(message));
+        (asks(message) && run.all(asks)).then_some(at)
+    });
+    [alone, joined].into_iter().all(|asked| begins_well(asked.map_or(0, |at| at + 1)))
 }
 
 /// The types of a message's blocks.
